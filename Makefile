@@ -1,0 +1,84 @@
+# Every target sets up what it needs in .venv; a second run finds it there and starts at once.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+# The oracle of BertAdam. Its dependencies are old and not needed for the one file the tests load.
+BERT_ORACLE := pytorch-pretrained-bert==0.6.2
+PYTEST_ARGS ?= -n 2
+
+bin := $(VENV)/bin
+pip := $(bin)/python -m pip install --quiet --disable-pip-version-check
+torch_stamp := $(VENV)/.stamp-$(TORCH)
+tools_stamp := $(VENV)/.stamp-tools
+package_stamp := $(VENV)/.stamp-ingot
+# The declared math is compiled too, so a change to it is a change of the native core.
+package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim -type f -not -name '*.pyc' 2>/dev/null)
+
+headline = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help demo test bench docs lint setup clean
+
+help:
+	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (under a minute)'
+	@echo 'make test        lint, format, types, the test suite, the documentation examples'
+	@echo 'make bench       time the optimizers against other implementations (up to 15 minutes)'
+	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
+	@echo 'make lint        only lint, format and types'
+	@echo 'make clean       remove everything the targets made, .venv included'
+
+demo: $(package_stamp)
+	$(call headline,Demo: one small network and seven optimizers)
+	$(bin)/ingot demo
+
+test: lint
+	$(call headline,Test suite)
+	$(bin)/python -m pytest tests --ignore=tests/test_docs.py $(PYTEST_ARGS)
+	$(call headline,Documentation examples)
+	$(bin)/python -m pytest tests/test_docs.py
+	$(call headline,All passed)
+
+docs: $(package_stamp)
+	$(call headline,Documentation examples)
+	$(bin)/python -m pytest tests/test_docs.py -v
+
+lint: $(package_stamp)
+	$(call headline,Lint: ruff check)
+	$(bin)/ruff check .
+	$(call headline,Format: ruff format --check)
+	$(bin)/ruff format --check .
+	$(call headline,Types: mypy --strict src/ingot)
+	$(bin)/mypy --strict src/ingot
+
+setup: $(package_stamp)
+
+$(bin)/python:
+	$(call headline,Creating $(VENV) with $(PYTHON))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The pinned development tools need Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No venv module? On Debian: apt install python3-venv"; exit 1; }
+
+$(torch_stamp): $(bin)/python
+	$(call headline,Installing $(TORCH) (some 200 MB, once))
+	@$(pip) $(TORCH)
+	@rm -f $(VENV)/.stamp-torch*
+	@touch $@
+
+$(tools_stamp): requirements-dev.txt $(torch_stamp)
+	$(call headline,Installing the pinned tools of requirements-dev.txt)
+	@$(pip) --use-pep517 -r requirements-dev.txt
+	@$(pip) --no-deps $(BERT_ORACLE)
+	@touch $@
+
+# --no-build-isolation: with the pinned tools and a kept build folder, only what changed is compiled again.
+$(package_stamp): $(package_sources) $(tools_stamp)
+	$(call headline,Building the native core and installing ingot into $(VENV))
+	@$(pip) --no-build-isolation --no-deps --config-settings=build-dir=build/native --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-* build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
