@@ -17,7 +17,7 @@ torch_stamp := $(VENV)/.stamp-$(TORCH)
 tools_stamp := $(VENV)/.stamp-tools
 package_stamp := $(VENV)/.stamp-ingot
 # The declared math is compiled too, so a change to it is a change of the native core.
-package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim -type f -not -name '*.pyc' 2>/dev/null)
+package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/spec.py src/ingot/words.py -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
@@ -33,7 +33,7 @@ help:
 
 demo: $(package_stamp)
 	$(call headline,Demo: one small network and seven optimizers)
-	$(bin)/ingot demo
+	$(bin)/ingot demo --output out/demo.png
 
 test: lint
 	$(call headline,Test suite)

@@ -1,4 +1,4 @@
-"""The `ingot` command: finds the subcommand and hands the rest of the command line to its module."""
+"""The `ingot` command: hands the command line to the module of the subcommand."""
 
 from __future__ import annotations
 
