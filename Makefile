@@ -16,12 +16,13 @@ pip := $(bin)/python -m pip install --quiet --disable-pip-version-check
 torch_stamp := $(VENV)/.stamp-$(TORCH)
 tools_stamp := $(VENV)/.stamp-tools
 package_stamp := $(VENV)/.stamp-ingot
+peers_stamp := $(VENV)/.stamp-peers
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/spec.py src/ingot/words.py -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint setup clean
+.PHONY: help demo test bench docs lint setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (under a minute)'
@@ -42,6 +43,12 @@ test: lint
 	$(bin)/python -m pytest tests/test_docs.py
 	$(call headline,All passed)
 
+# The peers live in an environment of their own: what they drag in must not reach the tests.
+bench:
+	@$(MAKE) --no-print-directory VENV=.venv-bench peers
+	$(call headline,Benchmark: up to 15 minutes)
+	.venv-bench/bin/ingot bench
+
 docs: $(package_stamp)
 	$(call headline,Documentation examples)
 	$(bin)/python -m pytest tests/test_docs.py -v
@@ -55,6 +62,8 @@ lint: $(package_stamp)
 	$(bin)/mypy --strict src/ingot
 
 setup: $(package_stamp)
+
+peers: $(peers_stamp)
 
 $(bin)/python:
 	$(call headline,Creating $(VENV) with $(PYTHON))
@@ -73,10 +82,15 @@ $(tools_stamp): requirements-dev.txt $(torch_stamp)
 	@$(pip) --no-deps $(BERT_ORACLE)
 	@touch $@
 
-# --no-build-isolation: with the pinned tools and a kept build folder, only what changed is compiled again.
+# Editable, without build isolation and with a kept build folder: only what changed is compiled again.
 $(package_stamp): $(package_sources) $(tools_stamp)
 	$(call headline,Building the native core and installing ingot into $(VENV))
-	@$(pip) --no-build-isolation --no-deps --config-settings=build-dir=build/native --editable .
+	@$(pip) --no-build-isolation --no-deps --config-settings=build-dir=$(VENV)/build --editable .
+	@touch $@
+
+$(peers_stamp): requirements-bench.txt $(package_stamp)
+	$(call headline,Installing the optimizers to compare with)
+	@$(pip) --use-pep517 --no-deps -r requirements-bench.txt
 	@touch $@
 
 clean:
