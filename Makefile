@@ -15,7 +15,8 @@ bin := $(VENV)/bin
 pip := $(bin)/python -m pip install --quiet --disable-pip-version-check
 torch_stamp := $(VENV)/.stamp-$(TORCH)
 tools_stamp := $(VENV)/.stamp-tools
-package_stamp := $(VENV)/.stamp-ingot
+# One name per way to build (see CONTRIBUTING.md): asking for another way builds again.
+package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/spec.py src/ingot/words.py -type f -not -name '*.pyc' 2>/dev/null)
@@ -86,6 +87,7 @@ $(tools_stamp): requirements-dev.txt $(torch_stamp)
 $(package_stamp): $(package_sources) $(tools_stamp)
 	$(call headline,Building the native core and installing ingot into $(VENV))
 	@$(pip) --no-build-isolation --no-deps --config-settings=build-dir=$(VENV)/build --editable .
+	@rm -f $(VENV)/.stamp-ingot*
 	@touch $@
 
 $(peers_stamp): requirements-bench.txt $(package_stamp)
