@@ -1,0 +1,25 @@
+"""Ingot: fused optimizers for PyTorch that run on every device."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingot.optim import (
+        NpuFusedAdamP,
+        NpuFusedAdamW,
+        NpuFusedBertAdam,
+        NpuFusedLamb,
+        NpuFusedSGD,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = ["NpuFusedAdamP", "NpuFusedAdamW", "NpuFusedBertAdam", "NpuFusedLamb", "NpuFusedSGD"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that torch's backend autoloading can import ingot.npusim while torch itself is being imported.
+    if name in __all__:
+        from ingot import optim
+
+        return getattr(optim, name)
+    raise AttributeError(f"module 'ingot' has no attribute {name!r}")

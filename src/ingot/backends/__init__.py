@@ -1,0 +1,126 @@
+"""The table of backends, in order of preference, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ingot.backends.flat import Flat
+from ingot.backends.native import NATIVE
+from ingot.backends.reference import Reference
+
+if TYPE_CHECKING:
+    from ingot.norms import Factor
+    from ingot.plan import Bucket
+
+
+class Backend(Protocol):
+    """What a backend provides. It keeps nothing between steps but what it puts into ``bucket.memory``."""
+
+    name: str
+    devices: str  # where it runs, for people
+    hint: str  # how to get it
+
+    def unavailable(self) -> str | None:
+        """Why it cannot be used on this machine; None if it can."""
+
+    def prepare(self, bucket: Bucket) -> str | None:
+        """Get ready to run a bucket, changing none of its tensors; or say why that cannot be."""
+
+    def run(self, bucket: Bucket) -> None:
+        """Update all tensors of a bucket that is complete in this process."""
+
+    def first(self, bucket: Bucket) -> Tensor:
+        """First pass of a sharded bucket: advance the states; return local sums, [names, rows]."""
+
+    def second(self, bucket: Bucket, keep: Factor, rate: Factor) -> None:
+        """Second pass, with one (keep, rate) per row, or one for all rows."""
+
+
+class BackendInfo(NamedTuple):
+    """One row of ``ingot info``."""
+
+    name: str
+    available: bool
+    reason: str
+    hint: str
+    devices: str
+
+
+REFERENCE = Reference()
+TABLE: tuple[Backend, ...] = (NATIVE, Flat(), REFERENCE)
+
+
+def named(name: str) -> Backend:
+    """The backend a user asked for by name; raises if there is none or it cannot be used here."""
+    known = {backend.name: backend for backend in TABLE}
+    if name not in known:
+        raise ValueError(f"backend={name!r} is not known; known are {', '.join(map(repr, known))}")
+    reason = known[name].unavailable()
+    if reason:
+        raise ValueError(f"backend={name!r} is not available: {reason}. {known[name].hint}")
+    return known[name]
+
+
+def choose(bucket: Bucket, name: str | None) -> Backend:
+    """The first backend that takes the bucket, or the named one."""
+    if name is not None:
+        backend = named(name)
+        reason = backend.prepare(bucket)
+        if reason:
+            raise RuntimeError(f"backend={name!r} cannot run this step: {reason}")
+        return backend
+    for backend in TABLE:
+        if backend.unavailable() is None and backend.prepare(bucket) is None:
+            return backend
+    raise AssertionError("the reference backend takes everything")
+
+
+def describe() -> list[BackendInfo]:
+    """Every backend and whether it is there."""
+    rows = []
+    for backend in TABLE:
+        reason = backend.unavailable()
+        rows.append(
+            BackendInfo(backend.name, reason is None, reason or "", backend.hint, backend.devices)
+        )
+    return rows
+
+
+def choose_for(device: torch.device | str) -> tuple[str, str]:
+    """``(name, why)`` of the backend taken for ordinary tensors on a device."""
+    skipped: list[str] = []
+    for backend in TABLE:
+        reason = backend.unavailable()
+        if reason is None and not (backend.name == "native" and torch.device(device).type != "cpu"):
+            why = "the first in the table that takes it"
+            return backend.name, "; ".join([*skipped, why])
+        skipped.append(f"{backend.name}: {reason or 'for cpu tensors only'}")
+    raise AssertionError("the reference backend takes everything")
+
+
+def squares(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of the squares of all elements, as a 0-dim tensor on the device of the first."""
+    if NATIVE.unavailable() is None:
+        value = NATIVE.squares(tensors)
+        if value is not None:
+            return torch.tensor(value, dtype=torch.float64)
+    return REFERENCE.squares(tensors)
+
+
+def largest(tensors: Sequence[Tensor]) -> Tensor:
+    """The largest magnitude, NaN if there is one, as a 0-dim tensor."""
+    if NATIVE.unavailable() is None:
+        value = NATIVE.largest(tensors)
+        if value is not None:
+            return torch.tensor(value, dtype=torch.float64)
+    return REFERENCE.largest(tensors)
+
+
+def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:
+    """Multiply all tensors in place."""
+    if NATIVE.unavailable() is not None or not NATIVE.scale_(tensors, factor):
+        REFERENCE.scale_(tensors, factor)

@@ -1,0 +1,191 @@
+"""FusedOptimizer: the step, and what torch.optim users expect around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import required
+
+from ingot import backends, checkpoint, clip, norms
+from ingot.options import FLAG, MAX_GRAD_NORM, Rule, check_all
+from ingot.plan import Bucket, Planner
+from ingot.precision import Precision
+from ingot.shards import is_sharded
+from ingot.spec import Spec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    class Common(TypedDict, total=False):
+        """The keyword-only options of every optimizer, see :class:`FusedOptimizer`."""
+
+        maximize: bool
+        max_grad_norm: float | None
+        backend: str | None
+        state_dtype: torch.dtype | str | None
+        master_weights: bool
+        rounding: str
+        rounding_seed: int
+
+
+Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+
+
+class FusedOptimizer(torch.optim.Optimizer):
+    """What all optimizers share. A subclass declares ``spec`` and ``rules`` and its own options.
+
+    Every step reads the tensors as they are at that moment. So parameters may be moved, replaced or get no
+    gradient between steps; a step either does the right thing or raises, and then nothing was changed.
+
+    Args:
+        params: parameters, named parameters, or parameter groups.
+        defaults: the subclass's options.
+        maximize: climb instead of descend (default False).
+        max_grad_norm: scale gradients down, as they are read, so that the norm of all of them is at most this
+            (default None: no clipping). ``.grad`` stays as it is; ``grad_norm`` has the norm of the last step.
+        backend: the name of a backend (default None: the first in ``ingot.backends.TABLE`` that takes a bucket).
+        state_dtype: type of the states of 16-bit and float32 parameters: None for float32, "param" for the
+            parameter's own type, torch.bfloat16 or torch.float16.
+        master_weights: keep a float32 copy of 16-bit parameters in the state (default False).
+        rounding: "nearest" or "stochastic", for parameters and states stored in 16 bits.
+        rounding_seed: seed of the stochastic rounding (default 0).
+    """
+
+    spec: ClassVar[Spec]
+    rules: ClassVar[Mapping[str, Rule]]
+    unsaved: ClassVar[frozenset[str]] = frozenset()  # options that checkpoints of the original lack
+    # torch.amp.GradScaler then hands over grad_scale and found_inf instead of unscaling by itself.
+    _step_supports_amp_scaling = True
+    # The norm of all gradients in the last step, before clipping; None if it was not needed.
+    grad_norm: Tensor | None
+
+    def __init__(
+        self,
+        params: Params,
+        defaults: dict[str, Any],
+        *,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        backend: str | None = None,
+        state_dtype: torch.dtype | str | None = None,
+        master_weights: bool = False,
+        rounding: str = "nearest",
+        rounding_seed: int = 0,
+    ) -> None:
+        if backend is not None:
+            backends.named(backend)
+        self.backend = backend
+        self.precision = Precision(state_dtype, master_weights, rounding, rounding_seed)
+        self._refresh()
+        common = {"maximize": maximize, "max_grad_norm": max_grad_norm}
+        super().__init__(params, {**common, **defaults})
+
+    def _refresh(self) -> None:
+        """Forget everything that was derived from the state."""
+        self._planner = Planner(self)
+        self.grad_norm = None
+
+    @classmethod
+    def check(cls, group: Mapping[str, Any]) -> None:
+        """Raise ValueError for options that are not allowed; subclasses add what concerns several options."""
+        common = {"maximize": FLAG, "max_grad_norm": MAX_GRAD_NORM}
+        check_all(cls.__name__, {**common, **cls.rules}, group)
+
+    @classmethod
+    def respell(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Bring other spellings of options into the usual one."""
+        return options
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; its options are checked first.
+
+        Args:
+            param_group: ``params``, and options that differ from the defaults.
+        """
+        if isinstance(param_group, dict):
+            param_group = self.respell(dict(param_group))
+            options = {**self.defaults, **param_group}
+            lacking = [name for name, value in options.items() if value is required]
+            if lacking:
+                raise ValueError(f"{type(self).__name__}: {', '.join(lacking)} must be given")
+            self.check(options)
+        super().add_param_group(param_group)
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one step.
+
+        Args:
+            closure: evaluates the model and returns the loss; runs first, with gradients enabled.
+
+        Returns:
+            What the closure returned, else None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and float(found_inf) != 0:
+            return loss
+        self._run(self._planner.plan())
+        return loss
+
+    def _run(self, buckets: list[Bucket]) -> None:
+        """Scale, then run every bucket; those of sharded two-pass optimizers meet between their passes."""
+        grad_scale = getattr(self, "grad_scale", None)
+        if grad_scale is not None:
+            for bucket in buckets:
+                bucket.grad_scale = bucket.grad_scale / float(grad_scale)
+        self.grad_norm = clip.clip_in_step(self, buckets)
+        for bucket in buckets:
+            bucket.commit(self.state)
+        for bucket in buckets:
+            if not bucket.sharded:
+                bucket.backend.run(bucket)
+        if self.spec.finish is not None and self._is_sharded():
+            sharded = [bucket for bucket in buckets if bucket.sharded]
+            sums = [bucket.backend.first(bucket) for bucket in sharded]
+            for bucket, factors in zip(
+                sharded, norms.sharded_factors(self, sharded, sums), strict=True
+            ):
+                bucket.backend.second(bucket, *factors)
+
+    def _is_sharded(self) -> bool:
+        return any(is_sharded(param) for group in self.param_groups for param in group["params"])
+
+    def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:
+        """Scale the gradients of all parameters in place, so that their common norm is at most ``max_norm``.
+
+        Args:
+            max_norm: the largest norm allowed.
+            norm_type: 2, or any other p-norm; ``math.inf`` for the largest magnitude.
+
+        Returns:
+            The norm before clipping, a 0-dim tensor; 0 if there are no gradients.
+        """
+        with torch.no_grad():
+            return clip.clip_in_place(self, float(max_norm), float(norm_type))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as torch.optim lays it out; step counts as 0-dim tensors, as torch.optim has them."""
+        return checkpoint.with_tensor_steps(super().state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state of this optimizer, of its torch.optim or torch_npu.optim counterpart.
+
+        Raises ValueError for a state of another optimizer or of other shapes; nothing is changed then. States are
+        copied, and brought to the device of their parameter and to this optimizer's ``state_dtype``.
+        """
+        checkpoint.load(self, state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "backend": self.backend, "precision": self.precision}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._refresh()

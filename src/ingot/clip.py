@@ -1,0 +1,127 @@
+"""Gradient norms over a whole optimizer, clipping inside the step and clipping in place."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ingot import backends, shards
+from ingot.plan import operand
+
+if TYPE_CHECKING:
+    from ingot.base import FusedOptimizer
+    from ingot.plan import Bucket
+
+Scope = tuple[int, torch.dtype]  # one param group and the type of its parameters
+
+
+def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor | None:
+    """Multiply the clip coefficients the groups ask for into ``bucket.grad_scale``; gradients stay as they are.
+
+    Returns:
+        The norm of all gradients before clipping, None if no group clips.
+    """
+    wanted = [optimizer.spec.clips(group) for group in optimizer.param_groups]
+    if not any(wanted):
+        return None
+    grads = {
+        ordinal: grad
+        for bucket in buckets
+        for ordinal, grad in zip(bucket.ordinals, bucket.grads, strict=True)
+    }
+    squares = scope_sums(optimizer, grads)
+    unscale = magnitude(buckets[0].grad_scale) if buckets else 1.0
+    whole = torch.stack(list(squares.values())).sum() if squares else torch.zeros(())
+    for bucket in buckets:
+        for clip in wanted[bucket.group]:
+            everything = clip.scope == "all"
+            square = whole if everything else squares[bucket.group, bucket.owners[0].dtype]
+            norm = square.sqrt() * magnitude(bucket.grad_scale)
+            coefficient = torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
+            bucket.grad_scale = bucket.grad_scale * coefficient.to(bucket.params[0].device)
+    norm = whole.sqrt() * unscale
+    return norm.to(torch.float32) if norm.dtype is torch.float64 else norm
+
+
+def magnitude(scale: float | Tensor) -> float | Tensor:
+    """The scale without the sign that ``maximize`` gives it."""
+    return scale.abs() if isinstance(scale, Tensor) else abs(scale)
+
+
+def scope_sums(optimizer: FusedOptimizer, grads: Mapping[int, Tensor]) -> dict[Scope, Tensor]:
+    """Sums of squares over all shards, per group and dtype; ``grads`` by the number of their parameter."""
+    together: defaultdict[Scope, list[Tensor]] = defaultdict(list)
+    apart: dict[int, Tensor] = {}
+    scopes: dict[int, Scope] = {}
+    for ordinal, (number, param) in enumerate(numbered(optimizer)):
+        scopes[ordinal] = number, param.dtype
+        if ordinal not in grads:
+            continue
+        if shards.is_sharded(param):
+            apart[ordinal] = backends.squares([grads[ordinal]]).reshape(1)
+        else:
+            together[scopes[ordinal]].append(grads[ordinal])
+    sums = {scope: [backends.squares(tensors)] for scope, tensors in together.items()}
+    complete = shards.exchange(optimizer, apart, lambda dim: True, lambda param: 1)
+    for ordinal, square in complete.items():
+        sums.setdefault(scopes[ordinal], []).append(square.reshape(()))
+    home = next((values[0] for values in sums.values()), None)
+    return {
+        scope: torch.stack([value.to(home) for value in values]).sum()
+        for scope, values in sums.items()
+    }
+
+
+def numbered(optimizer: FusedOptimizer) -> list[tuple[int, Tensor]]:
+    """All parameters in order, each with the number of its group."""
+    return [
+        (number, param)
+        for number, group in enumerate(optimizer.param_groups)
+        for param in group["params"]
+    ]
+
+
+def clip_in_place(optimizer: FusedOptimizer, max_norm: float, norm_type: float) -> Tensor:
+    """Scale ``.grad`` of all parameters so that their common norm is at most ``max_norm``; return the norm."""
+    owners = [(i, p) for i, (_, p) in enumerate(numbered(optimizer)) if p.grad is not None]
+    for _, param in owners:
+        grad: Any = param.grad
+        if grad.layout is not torch.strided:
+            raise RuntimeError(f"{type(optimizer).__name__} does not support sparse gradients")
+        shards.check(f"{type(optimizer).__name__}: gradient to clip", param, grad)
+    grads = {i: operand(p.grad) for i, p in owners if p.grad is not None}
+    norm = total_norm(optimizer, grads, norm_type)
+    if grads:
+        coefficient = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        backends.scale_(list(grads.values()), coefficient)
+    return norm
+
+
+def total_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type: float) -> Tensor:
+    """The norm of all gradients as one vector, over all shards."""
+    if norm_type == 2:
+        sums = list(scope_sums(optimizer, grads).values())
+        total = torch.stack(sums).sum().sqrt() if sums else torch.zeros(())
+    else:
+        total = other_norm(optimizer, grads, norm_type)
+    dtypes = {grad.dtype for grad in grads.values()}
+    return total if torch.float64 in dtypes else total.to(torch.float32)
+
+
+def other_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type: float) -> Tensor:
+    """Norms other than the 2-norm, tensor by tensor; none of them is on a hot path but the maximum."""
+    if norm_type == torch.inf:
+        return shards.highest(optimizer, backends.largest(list(grads.values())))
+    powers = {
+        i: torch.linalg.vector_norm(grad, norm_type, dtype=shards.sum_dtype(grad)).reshape(1)
+        ** norm_type
+        for i, grad in grads.items()
+    }
+    complete = shards.exchange(optimizer, powers, lambda dim: True, lambda param: 1)
+    values = list(complete.values())
+    total = torch.cat([v.to(values[0]) for v in values]).sum() if values else torch.zeros(())
+    return total ** (1 / norm_type)

@@ -1,0 +1,132 @@
+"""The sums between the two passes of LAMB and AdamP: per row and per tensor, complete across shards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ingot import shards
+from ingot.spec import Sums
+
+if TYPE_CHECKING:
+    from ingot.base import FusedOptimizer
+    from ingot.plan import Bucket
+
+Factor = Tensor | float  # one number per row, or one for all
+
+
+class Rows:
+    """The rows of some tensors of a bucket, and room for their sums.
+
+    A row is one index of dim 0, where the spec looks at rows and the tensor has two or more dimensions; otherwise
+    the tensor is one row. Only local rows are listed, but lengths count all shards.
+
+    Attributes:
+        counts: number of local rows per tensor.
+        tensor_of_row: index of its tensor, per row.
+        sums: [spec.sums, rows], to be filled by a backend.
+        totals: [spec.sums, tensors]; after ``add_up``, sums over the local rows.
+        far: per tensor; after ``add_up``, the scores of the local rows added up.
+    """
+
+    def __init__(self, bucket: Bucket, dtype: torch.dtype, start: int = 0, stop: int | None = None):
+        self.variant, self.scalars = bucket.variant, bucket.scalars
+        spec = self.variant.spec
+        owners, params = bucket.owners[start:stop], bucket.params[start:stop]
+        device = params[0].device
+        apart = [spec.rows and owner.ndim > 1 for owner in owners]
+        self.counts = [p.shape[0] if a else 1 for p, a in zip(params, apart, strict=True)]
+        index = [i for i, count in enumerate(self.counts) for _ in range(count)]
+        self.tensor_of_row = torch.tensor(index, dtype=torch.int64, device=device)
+        lengths = [
+            root_lengths(o) if a else (math.inf,) * 2 for o, a in zip(owners, apart, strict=True)
+        ]
+        roots = [lengths[i][0] for i in index] + [length[1] for length in lengths]
+        self.root_n = torch.tensor(roots, dtype=dtype, device=device)
+        self._lay_out(dtype, len(index))
+
+    def _lay_out(self, dtype: torch.dtype, rows: int) -> None:
+        """One buffer for everything, and all views of it: made once, so that a step makes none."""
+        names = self.variant.spec.sums
+        width = rows + len(self.counts)
+        self.values = torch.zeros(len(names) + 2, width, dtype=dtype, device=self.root_n.device)
+        self.sums, self.totals = self.values[: len(names), :rows], self.values[: len(names), rows:]
+        self.far, self.far_total = self.values[-2, rows:], self.values[-1, rows:]
+        self.per_tensor = self.values[:, rows:]
+        self.both = Sums(**dict(zip(names, self.values, strict=False)), root_n=self.root_n)
+        self.row = Sums(**dict(zip(names, self.sums, strict=True)), root_n=self.root_n[:rows])
+
+    def add_up(self) -> None:
+        """Add the rows of each tensor up, and their scores."""
+        self.totals.index_add_(1, self.tensor_of_row, self.sums)
+        if self.variant.spec.score is not None:
+            rows = len(self.tensor_of_row)
+            score = self.variant.spec.score(self.both, self.scalars).to(self.values.dtype)
+            self.far.index_add_(0, self.tensor_of_row, score[:rows])
+            self.far_total.copy_(score[rows:])
+
+    def complete(self, per_tensor: Tensor) -> None:
+        """Replace local totals and scores by those of the whole tensors, [spec.sums and far, tensors]."""
+        self.per_tensor[:-1].copy_(per_tensor)
+        if self.variant.spec.score is not None:
+            score = self.variant.spec.score(self.both, self.scalars)
+            self.far_total.copy_(score[len(self.tensor_of_row) :])
+
+    def factors(self) -> tuple[Factor, Factor]:
+        """``(keep, rate)`` per row, from complete totals."""
+        *totals, far, far_total = self.per_tensor.index_select(1, self.tensor_of_row).unbind()
+        total = Sums(**dict(zip(self.variant.spec.sums, totals, strict=True)))
+        keep, rate = self.variant.finish(self.row, total, far, far_total, self.scalars)
+        return keep, rate
+
+
+def root_lengths(owner: Tensor) -> tuple[float, float]:
+    """Roots of the number of (real) elements of a row and of the whole tensor, over all shards."""
+    numel = owner.numel() * (2 if owner.is_complex() else 1)
+    return math.sqrt(numel / max(owner.shape[0], 1)), math.sqrt(numel)
+
+
+def sharded_factors(
+    optimizer: FusedOptimizer, buckets: Sequence[Bucket], sums: Sequence[Tensor]
+) -> list[tuple[Factor, Factor]]:
+    """``(keep, rate)`` per local row of each sharded bucket, from the local sums of their rows.
+
+    Two exchanges at most, whatever the number of parameters: one completes rows that are split themselves (only
+    where a tensor is split along another dimension than 0 and the spec looks at rows), one adds up the rows.
+    Every process takes part, also one without any bucket.
+    """
+    spec = optimizer.spec
+    names = len(spec.sums)
+    every: list[Rows] = []
+    for bucket, local in zip(buckets, sums, strict=True):
+        rows = Rows(bucket, local.dtype)
+        rows.sums.copy_(local)
+        every.append(rows)
+
+    def rows_of(param: Tensor) -> int:
+        return shards.local(param).shape[0] if param.ndim > 1 else 1
+
+    if spec.rows:
+        pieces = {
+            ordinal: piece
+            for bucket, rows in zip(buckets, every, strict=True)
+            for ordinal, piece in zip(bucket.ordinals, rows.sums.split(rows.counts, 1), strict=True)
+        }
+        whole = shards.exchange(
+            optimizer, pieces, lambda dim: dim != 0, lambda param: names * rows_of(param)
+        )
+        for ordinal, piece in pieces.items():
+            piece.copy_(whole[ordinal])
+    partial: dict[int, Tensor] = {}
+    for bucket, rows in zip(buckets, every, strict=True):
+        rows.add_up()
+        partial.update(zip(bucket.ordinals, rows.per_tensor[:-1].unbind(1), strict=True))
+    split: Callable[[int], bool] = (lambda dim: dim == 0) if spec.rows else (lambda dim: True)
+    whole = shards.exchange(optimizer, partial, split, lambda param: names + 1)
+    for bucket, rows in zip(buckets, every, strict=True):
+        rows.complete(torch.stack([whole[ordinal] for ordinal in bucket.ordinals], 1))
+    return [rows.factors() for rows in every]

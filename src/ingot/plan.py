@@ -1,0 +1,236 @@
+"""Param groups to buckets: lists of plain local tensors that one backend call updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ingot import backends, shards
+from ingot.precision import SUPPORTED, Precision
+from ingot.rounding import Rounding
+from ingot.spec import Variant
+
+if TYPE_CHECKING:
+    from ingot.backends import Backend
+    from ingot.base import FusedOptimizer
+
+Slots = dict[str, Any]  # the state of one parameter
+MASTER = "master_param"
+
+
+@dataclass(eq=False)
+class Bucket:
+    """Tensors of one group that share device, types and step: the unit of work of a backend.
+
+    ``params``, ``grads`` and ``states`` are local and real: the shard of a DTensor, the real view of a complex
+    tensor. ``states[k][i]`` is state ``k`` of tensor ``i``, in the order of ``variant.states``.
+    """
+
+    variant: Variant
+    group: int
+    scalars: Any
+    step: int
+    params: list[Tensor] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    states: list[list[Tensor]] = field(default_factory=list)
+    masters: list[Tensor] | None = None
+    owners: list[Tensor] = field(default_factory=list)  # the user's parameters
+    ordinals: list[int] = field(default_factory=list)  # their numbers in the optimizer
+    slots: list[Slots] = field(default_factory=list)  # their entries in optimizer.state
+    fresh: list[Slots] = field(default_factory=list)  # what the step adds to those entries
+    grad_scale: float | Tensor = 1.0  # multiplied into every gradient as it is loaded
+    rounding: Rounding | None = None  # None: to nearest
+    plain: bool = True  # torch.Tensor or Parameter, not some other subclass
+    sharded: bool = False
+    backend: Backend = field(init=False)
+    table: Any = None  # the native backend's view of these tensors, valid for this step
+    memory: dict[Any, Any] = field(default_factory=dict)  # what a backend keeps between steps
+
+    def commit(self, state: MutableMapping[Tensor, Slots]) -> None:
+        """Write step counts and new states into the optimizer's state; nothing can fail any more."""
+        counted = self.variant.spec.counted or self.rounding is not None
+        for owner, slots, fresh in zip(self.owners, self.slots, self.fresh, strict=True):
+            if fresh:
+                slots.update(fresh)
+            if counted:
+                slots["step"] = self.step
+            if slots and owner not in state:
+                state[owner] = slots
+
+
+class Place(NamedTuple):
+    """Where a parameter stands in its optimizer."""
+
+    owner: str
+    group: int
+    position: int
+    ordinal: int
+    name: str | None
+
+    def __str__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"{self.owner}: parameter {self.position}{name} of group {self.group}"
+
+
+def places(optimizer: FusedOptimizer) -> Iterator[tuple[Place, Mapping[str, Any], Tensor]]:
+    """All parameters that have a gradient, in order."""
+    first = 0
+    for number, group in enumerate(optimizer.param_groups):
+        names = group.get("param_names")
+        for index, param in enumerate(group["params"]):
+            if param.grad is not None:
+                name = names[index] if names else None
+                place = Place(type(optimizer).__name__, number, index, first + index, name)
+                yield place, group, param
+        first += len(group["params"])
+
+
+def check(place: Place, param: Tensor, grad: Tensor) -> None:
+    """Refuse what no backend can update."""
+    if grad.layout is not torch.strided:
+        raise RuntimeError(f"{place}: {place.owner} does not support sparse gradients")
+    if param.dtype not in SUPPORTED or grad.dtype not in SUPPORTED:
+        raise RuntimeError(
+            f"{place}: parameter of {param.dtype} with a gradient of {grad.dtype}; "
+            f"supported are {', '.join(map(str, SUPPORTED))}"
+        )
+    if param.dtype.is_complex != grad.dtype.is_complex:
+        raise RuntimeError(f"{place}: a {param.dtype} parameter with a {grad.dtype} gradient")
+    if param.is_meta or grad.is_meta:
+        raise RuntimeError(f"{place}: a meta tensor has no values to update")
+    if param.shape != grad.shape:
+        raise RuntimeError(
+            f"{place}: shape {tuple(param.shape)}, but its gradient has shape {tuple(grad.shape)}"
+        )
+    if param.device != grad.device:
+        raise RuntimeError(
+            f"{place}: on {param.device}, but its gradient is on {grad.device}; "
+            "the parameter was moved after backward()"
+        )
+    shards.check(str(place), param, grad)
+
+
+def prepared_state(
+    place: Place, name: str, param: Tensor, value: Any, dtype: torch.dtype
+) -> Tensor:
+    """The state as this step needs it: made if missing, brought to the parameter's device and type."""
+    if value is None:
+        if name == MASTER:
+            return param.detach().to(dtype)
+        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+    if not isinstance(value, Tensor) or value.shape != param.shape:
+        was = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise RuntimeError(
+            f"{place}: shape {tuple(param.shape)}, but its state {name} is {was}; delete "
+            "optimizer.state[param] to start its state afresh"
+        )
+    if value.device != param.device or value.dtype != dtype:
+        value = value.to(device=param.device, dtype=dtype)
+    shards.check(f"{place}, state {name}", param, value)
+    result: Tensor = value
+    return result
+
+
+class Planner:
+    """Plans the steps of one optimizer; keeps only what backends keep between steps."""
+
+    def __init__(self, optimizer: FusedOptimizer) -> None:
+        self.optimizer = optimizer
+        self.memories: dict[Any, dict[Any, Any]] = {}
+
+    def plan(self) -> list[Bucket]:
+        """The buckets of this step, each with its backend. Raises before anything is changed."""
+        buckets: dict[Any, Bucket] = {}
+        for place, group, param in places(self.optimizer):
+            check(place, param, param.grad)  # type: ignore[arg-type]
+            self._add(buckets, place, group, param)
+        memories = self.memories
+        self.memories = {}
+        for (_, *key), bucket in buckets.items():
+            bucket.memory = self.memories.setdefault(tuple(key), memories.get(tuple(key), {}))
+            bucket.backend = backends.choose(bucket, self.optimizer.backend)
+        return list(buckets.values())
+
+    def _add(
+        self, buckets: dict[Any, Bucket], place: Place, group: Mapping[str, Any], param: Tensor
+    ) -> None:
+        """Put one parameter into the bucket it belongs to."""
+        spec, precision = self.optimizer.spec, self.optimizer.precision
+        variant = spec.variant(group)
+        slots = self.optimizer.state.get(param, {})
+        states = prepared_states(place, variant, precision, param, slots)
+        step, formula_step = next_step(variant, slots)
+        grad = param.grad
+        assert grad is not None
+        plain = is_plain(param, variant) and is_plain(grad, variant)
+        sharded = variant.two_pass and shards.is_sharded(param)
+        kind = (place.group, variant, param.device, param.dtype, grad.dtype, plain, sharded)
+        key = ((step, formula_step), *kind)
+        if key not in buckets:
+            buckets[key] = Bucket(
+                variant,
+                place.group,
+                spec.scalars(group, formula_step),
+                step,
+                states=[[] for _ in variant.states],
+                masters=[] if MASTER in states else None,
+                rounding=Rounding.of(precision, 1 + len(variant.states), step),
+                grad_scale=-1.0 if group["maximize"] else 1.0,
+                plain=plain,
+                sharded=sharded,
+            )
+        bucket = buckets[key]
+        bucket.params.append(operand(param))
+        bucket.grads.append(operand(grad))
+        for tensors, name in zip(bucket.states, variant.states, strict=True):
+            tensors.append(operand(states[name]))
+        if bucket.masters is not None:
+            bucket.masters.append(operand(states[MASTER]))
+        if bucket.rounding is not None:
+            bucket.rounding.add(place.ordinal)
+        bucket.owners.append(param)
+        bucket.ordinals.append(place.ordinal)
+        bucket.slots.append(slots)
+        bucket.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})
+
+
+def prepared_states(
+    place: Place, variant: Variant, precision: Precision, param: Tensor, slots: Slots
+) -> dict[str, Tensor]:
+    """All states of a parameter as this step needs them."""
+    wanted = {name: precision.stored(param.dtype) for name in variant.states}
+    if precision.master(param.dtype):
+        wanted[MASTER] = torch.float32
+    return {
+        name: prepared_state(place, name, param, slots.get(name), dtype)
+        for name, dtype in wanted.items()
+    }
+
+
+def next_step(variant: Variant, slots: Slots) -> tuple[int, int]:
+    """The number of the step about to be made, and what the formula is told of it.
+
+    They differ for optimizers without a counter, whose formula only tells the first step from later ones.
+    """
+    step = int(slots.get("step", 0)) + 1
+    if variant.spec.counted:
+        return step, step
+    return step, 1 if any(slots.get(name) is None for name in variant.states) else 2
+
+
+def is_plain(tensor: Tensor, variant: Variant) -> bool:
+    """Whether a backend may treat the tensor as a block of numbers with rows along dim 0."""
+    if variant.spec.rows and tensor.is_complex():
+        return False  # the real view of a complex vector has two dimensions
+    return type(shards.local(tensor)) in (Tensor, Parameter)
+
+
+def operand(tensor: Tensor) -> Tensor:
+    """What a backend gets to see of a tensor: its local part, real."""
+    tensor = shards.local(tensor)
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor

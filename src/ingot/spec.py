@@ -1,0 +1,172 @@
+"""What an optimizer declares; everything else in the library is shared by all of them.
+
+The math of one element is two pure functions and one fixed line, the same for every optimizer:
+
+    states = advance(param, grad, *states, s)
+    update = direction(param, grad, *states, s)       # from the states as they are now stored
+    param  = keep * param - rate * update
+
+An elementwise optimizer has ``keep`` and ``rate`` among its scalars. A two-pass optimizer (LAMB, AdamP)
+computes them per row from sums over the tensor, with ``finish``. Because ``direction`` can be evaluated again
+from what is stored, no backend ever has to keep a whole update between the two passes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+Group = Mapping[str, Any]
+
+
+class Sums(NamedTuple):
+    """Sums of products over one row, or over one tensor; ``root_n`` is the root of the number of elements added.
+
+    A row is one index of dim 0. Tensors with fewer than two dimensions have no rows to project: there
+    ``root_n`` is infinite. Only the sums a spec asks for are filled in.
+    """
+
+    pp: Any = None  # param . param
+    gg: Any = None  # grad . grad
+    uu: Any = None  # update . update
+    pg: Any = None  # param . grad
+    pu: Any = None  # param . update
+    root_n: Any = None
+
+
+class Clip(NamedTuple):
+    """Scale gradients down so that their 2-norm is at most ``max_norm``."""
+
+    max_norm: float
+    scope: str = "all"  # "all" gradients of the optimizer, or those of one "group" and dtype
+    slack: float = 1e-6  # added to the norm before dividing, as torch.nn.utils.clip_grad_norm_ does
+
+
+def max_grad_norm_clip(group: Group) -> tuple[Clip, ...]:
+    """The common option ``max_grad_norm``: clip by the norm of all gradients."""
+    max_norm = group["max_grad_norm"]
+    return () if max_norm is None else (Clip(max_norm),)
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """The declaration of one optimizer. Functions take their operands by name; see docs/adding_an_optimizer.md.
+
+    Attributes:
+        name: the stem used everywhere: files, kernels, tests.
+        states: state names, each with the flag that switches it on (None: always there).
+        scalars: ``(group, step) -> NamedTuple`` of floats, computed once per step in double precision.
+        advance: the new states, a tuple.
+        direction: the update, from the new states.
+        finish: two-pass optimizers only: ``(row, total, far_rows, far_total, s) -> (keep, rate)`` per row.
+        score: two-pass, optional: ``(sums, s) -> number``; evaluated per row and added up over the rows of a
+            tensor (``far_rows``), and evaluated on the whole tensor (``far_total``).
+        sums: which fields of ``Sums`` ``finish`` and ``score`` read.
+        rows: whether ``finish`` looks at rows at all; if not, only the totals are computed.
+        counted: whether a step counter is kept; if not, ``step`` is 1 the first time and 2 later.
+        clips: the clippings a group asks for, applied one after the other.
+    """
+
+    name: str
+    states: Mapping[str, str | None]
+    scalars: Callable[[Group, int], Any]
+    advance: Callable[..., tuple[Any, ...]]
+    direction: Callable[..., Any]
+    finish: Callable[..., tuple[Any, Any]] | None = None
+    score: Callable[..., Any] | None = None
+    sums: tuple[str, ...] = ()
+    rows: bool = False
+    counted: bool = True
+    clips: Callable[[Group], tuple[Clip, ...]] = max_grad_norm_clip
+    _variants: dict[tuple[bool, ...], Variant] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def flags(self) -> tuple[str, ...]:
+        """The options that change the formula: the keyword-only arguments of the declared functions."""
+        functions = [f for f in (self.advance, self.direction, self.finish) if f is not None]
+        names = {name for f in functions for name in keyword_only(f)}
+        return tuple(sorted(names))
+
+    def variant(self, group: Group) -> Variant:
+        """The formula this group asks for; one object per combination of flags."""
+        values = tuple(bool(group.get(name, False)) for name in self.flags)
+        if values not in self._variants:
+            self._variants[values] = Variant(self, dict(zip(self.flags, values, strict=True)))
+        return self._variants[values]
+
+
+class Variant:
+    """A spec with its flags decided: what a backend runs."""
+
+    def __init__(self, spec: Spec, flags: Mapping[str, bool]) -> None:
+        self.spec = spec
+        self.flags = dict(flags)
+        self.name = "_".join([spec.name, *(flag for flag, on in flags.items() if on)])
+        self.states = tuple(
+            name for name, flag in spec.states.items() if flag is None or flags.get(flag, False)
+        )
+        self._advance = self._bind(spec.advance)
+        self._direction = self._bind(spec.direction)
+
+    def __repr__(self) -> str:
+        return f"Variant({self.name})"
+
+    @property
+    def two_pass(self) -> bool:
+        """Whether sums over the whole tensor come between two passes."""
+        return self.spec.finish is not None
+
+    def advance(self, param: Tensor, grad: Tensor, states: list[Tensor], s: Any) -> list[Tensor]:
+        """The new states, in the order of ``self.states``."""
+        if not states:
+            return []
+        names = operands(self.spec.advance)[2:]
+        new = dict(zip(names, self._advance(param, grad, states, s), strict=True))
+        return [new[name] for name in self.states]
+
+    def direction(self, param: Tensor, grad: Tensor, states: list[Tensor], s: Any) -> Tensor:
+        """The update, from the new states."""
+        update: Tensor = self._direction(param, grad, states, s)
+        return update
+
+    def finish(self, row: Sums, total: Sums, far_rows: Any, far_total: Any, s: Any) -> Any:
+        """``(keep, rate)`` per row."""
+        assert self.spec.finish is not None
+        flags = {name: self.flags[name] for name in keyword_only(self.spec.finish)}
+        return self.spec.finish(row, total, far_rows, far_total, s, **flags)
+
+    def _bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Call ``function`` with a state for each name it asks for, None for those this variant lacks."""
+        names = operands(function)[2:]
+        flags = {name: self.flags[name] for name in keyword_only(function)}
+        places = [self.states.index(name) if name in self.states else None for name in names]
+
+        def call(param: Tensor, grad: Tensor, states: list[Tensor], s: Any) -> Any:
+            operand = [None if place is None else states[place] for place in places]
+            return function(param, grad, *operand, s, **flags)
+
+        return call
+
+
+def operands(function: Callable[..., Any]) -> list[str]:
+    """The positional argument names of declared math, without the scalars at the end."""
+    names = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
+    return names[:-1]
+
+
+def keyword_only(function: Callable[..., Any]) -> list[str]:
+    """The flags of declared math."""
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
