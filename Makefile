@@ -9,6 +9,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 # The oracle of BertAdam. Its dependencies are old and not needed for the one file the tests load.
 BERT_ORACLE := pytorch-pretrained-bert==0.6.2
+# Two workers with one thread each: more threads than cores wait for one another. What depends on
+# the number of threads sets it in the test.
 PYTEST_ARGS ?= -n 2
 
 bin := $(VENV)/bin
@@ -39,9 +41,9 @@ demo: $(package_stamp)
 
 test: lint
 	$(call headline,Test suite)
-	$(bin)/python -m pytest tests --ignore=tests/test_docs.py $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py $(PYTEST_ARGS)
 	$(call headline,Documentation examples)
-	$(bin)/python -m pytest tests/test_docs.py
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
 	$(call headline,All passed)
 
 # The peers live in an environment of their own: what they drag in must not reach the tests.

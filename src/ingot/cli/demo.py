@@ -200,11 +200,14 @@ def main(arguments: list[str]) -> int:
     )
     chosen = parser.parse_args(arguments)
     epochs = 2 if chosen.quick else EPOCHS
+    torch.set_num_threads(1)  # a second thread only waits: the network is that small
     digits, console = Digits.load(), Console()
     runs = contestants(sum(len(batches) for batches in digits.batches(epochs)), chosen.backend)
     train_all(runs, digits, epochs, console)
     console.print(summary(runs))
-    console.print("final loss: over all training images; us/step: median of optimizer.step() alone")
+    console.print(
+        "final loss: over all training images; us/step: median of optimizer.step(), one thread"
+    )
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     draw(runs, chosen.output)
     console.print(f"curves: {chosen.output}", soft_wrap=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def collect() -> dict[str, Any]:
         },
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
-        "backends": [asdict(backend) for backend in backends.describe()],
+        "backends": [backend._asdict() for backend in backends.describe()],
         "chosen": chosen,
     }
 
@@ -59,11 +58,10 @@ def render(report: dict[str, Any]) -> str:
         "Backends, in the order they are tried:",
     ]
     for backend in report["backends"]:
-        there = "yes" if backend["available"] else "no"
-        lines.append(
-            f"  {backend['name']:<10} {there:<4} {backend['devices']}: {backend['reason']}"
-        )
-        if backend["hint"]:
+        if backend["available"]:
+            lines.append(f"  {backend['name']:<10} yes  {backend['devices']}")
+        else:
+            lines.append(f"  {backend['name']:<10} no   {backend['devices']}: {backend['reason']}")
             lines.append(f"{'':18}to get it: {backend['hint']}")
     lines += ["", "Chosen when no backend is named:"]
     for choice in report["chosen"]:
