@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ingot.plan import MASTER
+from ingot.precision import MASTER
 from ingot.shards import check as check_placement
 
 if TYPE_CHECKING:

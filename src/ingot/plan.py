@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ingot import backends, shards
-from ingot.precision import SUPPORTED, Precision
+from ingot.precision import MASTER, SUPPORTED, Precision
+from ingot.recollection import Recollection
 from ingot.rounding import Rounding
 from ingot.spec import Variant
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ingot.base import FusedOptimizer
 
 Slots = dict[str, Any]  # the state of one parameter
-MASTER = "master_param"
 
 
 @dataclass(eq=False)
@@ -35,6 +35,7 @@ class Bucket:
     group: int
     scalars: Any
     step: int
+    dtype: torch.dtype  # of the owners
     params: list[Tensor] = field(default_factory=list)
     grads: list[Tensor] = field(default_factory=list)
     states: list[list[Tensor]] = field(default_factory=list)
@@ -55,8 +56,7 @@ class Bucket:
         """Write step counts and new states into the optimizer's state; nothing can fail any more."""
         counted = self.variant.spec.counted or self.rounding is not None
         for owner, slots, fresh in zip(self.owners, self.slots, self.fresh, strict=True):
-            if fresh:
-                slots.update(fresh)
+            slots.update(fresh)
             if counted:
                 slots["step"] = self.step
             if slots and owner not in state:
@@ -112,7 +112,7 @@ def check(place: Place, param: Tensor, grad: Tensor) -> None:
             f"{place}: on {param.device}, but its gradient is on {grad.device}; "
             "the parameter was moved after backward()"
         )
-    shards.check(str(place), param, grad)
+    shards.check(place, param, grad)
 
 
 def prepared_state(
@@ -131,20 +131,30 @@ def prepared_state(
         )
     if value.device != param.device or value.dtype != dtype:
         value = value.to(device=param.device, dtype=dtype)
-    shards.check(f"{place}, state {name}", param, value)
+    if shards.is_dtensor(param) or shards.is_dtensor(value):
+        shards.check(f"{place}, state {name}", param, value)
     result: Tensor = value
     return result
 
 
 class Planner:
-    """Plans the steps of one optimizer; keeps only what backends keep between steps."""
+    """Plans the steps of one optimizer."""
 
     def __init__(self, optimizer: FusedOptimizer) -> None:
         self.optimizer = optimizer
         self.memories: dict[Any, dict[Any, Any]] = {}
+        self.last: Recollection | None = None
 
     def plan(self) -> list[Bucket]:
         """The buckets of this step, each with its backend. Raises before anything is changed."""
+        buckets = self.last.again(self.optimizer) if self.last is not None else None
+        if buckets is None:
+            buckets = self._survey()
+            self.last = Recollection.of(self.optimizer, buckets)
+        return buckets
+
+    def _survey(self) -> list[Bucket]:
+        """Look at every parameter."""
         buckets: dict[Any, Bucket] = {}
         for place, group, param in places(self.optimizer):
             check(place, param, param.grad)  # type: ignore[arg-type]
@@ -177,6 +187,7 @@ class Planner:
                 place.group,
                 spec.scalars(group, formula_step),
                 step,
+                param.dtype,
                 states=[[] for _ in variant.states],
                 masters=[] if MASTER in states else None,
                 rounding=Rounding.of(precision, 1 + len(variant.states), step),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+MASTER = "master_param"  # the name of the float32 copy among the states
 HALVES = (torch.float16, torch.bfloat16)
 SUPPORTED = (torch.float32, *HALVES, torch.float64, torch.complex64, torch.complex128)
 

@@ -50,7 +50,7 @@ def split_by(tensor: Tensor, dims: Callable[[int], bool] = lambda dim: True) -> 
     )
 
 
-def check(where: str, param: Tensor, other: Tensor) -> None:
+def check(where: object, param: Tensor, other: Tensor) -> None:
     """A gradient or state must be laid out over the processes as its parameter is."""
     if not is_dtensor(param) and not is_dtensor(other):
         return
