@@ -205,9 +205,8 @@ def main(arguments: list[str]) -> int:
     runs = contestants(sum(len(batches) for batches in digits.batches(epochs)), chosen.backend)
     train_all(runs, digits, epochs, console)
     console.print(summary(runs))
-    console.print(
-        "final loss: over all training images; us/step: median of optimizer.step(), one thread"
-    )
+    console.print("final loss: mean over all training images, after the last step")
+    console.print("us/step: median of optimizer.step() alone, one thread")
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     draw(runs, chosen.output)
     console.print(f"curves: {chosen.output}", soft_wrap=True)
