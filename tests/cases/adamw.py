@@ -1,0 +1,59 @@
+"""NpuFusedAdamW; the oracle is torch.optim.AdamW."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cases.declare import (
+    BAD_BETAS,
+    BAD_LR,
+    COMMON_BAD,
+    Bad,
+    Case,
+    Close,
+    Options,
+    below_zero,
+    shipped_with_torch,
+)
+from ingot.optim import NpuFusedAdamW
+
+
+def oracle(params: Sequence[Tensor], options: Options) -> Optimizer | None:
+    """AdamW as torch computes it tensor by tensor; it does not clip."""
+    if "max_grad_norm" in options:
+        return None
+    return torch.optim.AdamW(params, **options, foreach=False)
+
+
+CASE = Case(
+    kind=NpuFusedAdamW,
+    signature={
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "amsgrad": False,
+    },
+    options={
+        **shipped_with_torch("AdamW"),
+        "other betas and eps": {"lr": 0.02, "betas": (0.6, 0.95), "eps": 1e-3},
+        "tensor lr": {"lr": torch.tensor(0.01), "weight_decay": 0.0},
+        "betas zero": {"lr": 0.01, "betas": (0.0, 0.0), "eps": 1e-2},
+        "clipped": {"lr": 0.01, "max_grad_norm": 0.5, "amsgrad": True},
+    },
+    oracle=oracle,
+    # Ours multiplies by 1/sqrt(1 - beta2^t), theirs divides by the root: a rounding apart, in each step.
+    close={torch.float32: Close(2e-6, 2e-7), torch.float64: Close(4e-15, 4e-16)},
+    bad=[
+        *BAD_LR,
+        *BAD_BETAS,
+        *below_zero("eps"),
+        *below_zero("weight_decay"),
+        *COMMON_BAD,
+        Bad({"amsgrad": 2}, "amsgrad"),
+    ],
+    state_names={name: name for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")},
+    torch_kind=torch.optim.AdamW,
+)
