@@ -12,7 +12,7 @@ from torch.optim.optimizer import required
 from ingot import backends, checkpoint, clip, norms
 from ingot.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.plan import Bucket, Planner
-from ingot.precision import Precision
+from ingot.precision import RULES, SEED, Precision
 from ingot.shards import is_sharded
 from ingot.spec import Spec
 
@@ -59,7 +59,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     unsaved: ClassVar[frozenset[str]] = frozenset()  # options that checkpoints of the original lack
     # torch.amp.GradScaler then hands over grad_scale and found_inf instead of unscaling by itself.
     _step_supports_amp_scaling = True
-    # The norm of all gradients in the last step, before clipping; None if it was not needed.
+    found_inf: Tensor
+    grad_scale: Tensor | None
+    # The norm of all gradients in the last step made, unscaled, before clipping; None if nothing was clipped.
     grad_norm: Tensor | None
 
     def __init__(
@@ -78,9 +80,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         if backend is not None:
             backends.named(backend)
         self.backend = backend
-        self.precision = Precision(state_dtype, master_weights, rounding, rounding_seed)
+        options = dict(state_dtype=state_dtype, master_weights=master_weights, rounding=rounding)
+        check_all(type(self).__name__, RULES, options)
+        self.precision = Precision(state_dtype, bool(master_weights), rounding)
         self._refresh()
-        common = {"maximize": maximize, "max_grad_norm": max_grad_norm}
+        common = dict(maximize=maximize, max_grad_norm=max_grad_norm, rounding_seed=rounding_seed)
         super().__init__(params, {**common, **defaults})
 
     def _refresh(self) -> None:
@@ -91,7 +95,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:
         """Raise ValueError for options that are not allowed; subclasses add what concerns several options."""
-        common = {"maximize": FLAG, "max_grad_norm": MAX_GRAD_NORM}
+        common = {"maximize": FLAG, "max_grad_norm": MAX_GRAD_NORM, "rounding_seed": SEED}
         check_all(cls.__name__, {**common, **cls.rules}, group)
 
     @classmethod
@@ -112,7 +116,19 @@ class FusedOptimizer(torch.optim.Optimizer):
             if lacking:
                 raise ValueError(f"{type(self).__name__}: {', '.join(lacking)} must be given")
             self.check(options)
+            whole = sorted({"backend", *RULES} & param_group.keys())
+            if whole:
+                raise ValueError(
+                    f"{type(self).__name__}: {', '.join(whole)} must be given for the whole optimizer, "
+                    "not for one of its groups"
+                )
         super().add_param_group(param_group)
+        try:
+            for param in self.param_groups[-1]["params"]:
+                self.precision.stored(param.dtype)
+        except ValueError as error:
+            self.param_groups.pop()
+            raise ValueError(f"{type(self).__name__}: {error}") from None
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
@@ -129,18 +145,20 @@ class FusedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and float(found_inf) != 0:
-            return loss
-        self._run(self._planner.plan())
+        try:
+            # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
+            if float(getattr(self, "found_inf", 0)) == 0:
+                self._run(self._planner.plan())
+        except Exception:
+            # GradScaler takes these away after a step, but not after a failed one: the next would use them again.
+            if hasattr(self, "found_inf"):
+                del self.found_inf, self.grad_scale
+            raise
         return loss
 
     def _run(self, buckets: list[Bucket]) -> None:
         """Scale, then run every bucket; those of sharded two-pass optimizers meet between their passes."""
-        grad_scale = getattr(self, "grad_scale", None)
-        if grad_scale is not None:
-            for bucket in buckets:
-                bucket.grad_scale = bucket.grad_scale / float(grad_scale)
+        clip.unscale(buckets, getattr(self, "grad_scale", None))
         self.grad_norm = clip.clip_in_step(self, buckets)
         for bucket in buckets:
             bucket.commit(self.state)

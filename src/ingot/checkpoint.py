@@ -129,9 +129,10 @@ def loaded_slots(
     if slots and missing:
         raise ValueError(f"{name}: the state of {where} lacks {', '.join(missing)}")
     result: dict[str, Any] = {}
+    counted = optimizer.spec.counted or optimizer.precision.stochastic(param.dtype)
     for key, value in slots.items():
         if key == "step":
-            result[key] = int(value)
+            result.update({key: int(value)} if counted else {})
         elif value is not None:
             result[key] = loaded_tensor(optimizer, f"{name}: {where}, {key}", param, key, value)
     if MASTER in result and not optimizer.precision.master(param.dtype):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +19,24 @@ if TYPE_CHECKING:
 Scope = tuple[int, torch.dtype]  # one param group and the type of its parameters
 
 
+def unscale(buckets: Sequence[Bucket], scale: Tensor | float | None) -> None:
+    """Divide ``bucket.grad_scale`` by the scale of a GradScaler, which stays on its device: nobody waits for it."""
+    if scale is None:
+        return
+    if not isinstance(scale, Tensor) or scale.device.type == "cpu":
+        scale = float(scale)
+    for bucket in buckets:
+        factor = scale
+        if isinstance(factor, Tensor):
+            factor = factor.reshape(()).to(bucket.params[0].device, non_blocking=True)
+        bucket.grad_scale = bucket.grad_scale / factor
+
+
 def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor | None:
     """Multiply the clip coefficients the groups ask for into ``bucket.grad_scale``; gradients stay as they are.
 
     Returns:
-        The norm of all gradients before clipping, None if no group clips.
+        The norm of all gradients, unscaled, before clipping; None if no group clips.
     """
     wanted = [optimizer.spec.clips(group) for group in optimizer.param_groups]
     if not any(wanted):
@@ -34,7 +47,7 @@ def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor
         for ordinal, grad in zip(bucket.ordinals, bucket.grads, strict=True)
     }
     squares = scope_sums(optimizer, grads)
-    unscale = magnitude(buckets[0].grad_scale) if buckets else 1.0
+    scale = magnitude(buckets[0].grad_scale) if buckets else 1.0
     whole = torch.stack(list(squares.values())).sum() if squares else torch.zeros(())
     for bucket in buckets:
         for clip in wanted[bucket.group]:
@@ -43,8 +56,7 @@ def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor
             norm = square.sqrt() * magnitude(bucket.grad_scale)
             coefficient = torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
             bucket.grad_scale = bucket.grad_scale * coefficient.to(bucket.params[0].device)
-    norm = whole.sqrt() * unscale
-    return norm.to(torch.float32) if norm.dtype is torch.float64 else norm
+    return reported(whole.sqrt() * scale, grads.values())
 
 
 def magnitude(scale: float | Tensor) -> float | Tensor:
@@ -108,8 +120,13 @@ def total_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type
         total = torch.stack(sums).sum().sqrt() if sums else torch.zeros(())
     else:
         total = other_norm(optimizer, grads, norm_type)
-    dtypes = {grad.dtype for grad in grads.values()}
-    return total if torch.float64 in dtypes else total.to(torch.float32)
+    return reported(total, grads.values())
+
+
+def reported(norm: Tensor, grads: Iterable[Tensor]) -> Tensor:
+    """A norm in the type of the math of the gradients, float64 if there is one of that type."""
+    wide = any(grad.dtype is torch.float64 for grad in grads)
+    return norm.to(torch.float64 if wide else torch.float32)
 
 
 def other_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type: float) -> Tensor:

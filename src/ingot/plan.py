@@ -190,7 +190,9 @@ class Planner:
                 param.dtype,
                 states=[[] for _ in variant.states],
                 masters=[] if MASTER in states else None,
-                rounding=Rounding.of(precision, 1 + len(variant.states), step),
+                rounding=Rounding.of(
+                    precision, param.dtype, group["rounding_seed"], step, 1 + len(variant.states)
+                ),
                 grad_scale=-1.0 if group["maximize"] else 1.0,
                 plain=plain,
                 sharded=sharded,
@@ -203,7 +205,7 @@ class Planner:
         if bucket.masters is not None:
             bucket.masters.append(operand(states[MASTER]))
         if bucket.rounding is not None:
-            bucket.rounding.add(place.ordinal)
+            bucket.rounding.add(place.ordinal, param)
         bucket.owners.append(param)
         bucket.ordinals.append(place.ordinal)
         bucket.slots.append(slots)

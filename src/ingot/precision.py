@@ -6,9 +6,26 @@ from dataclasses import dataclass
 
 import torch
 
-MASTER = "master_param"  # the name of the float32 copy among the states
+from ingot.options import FLAG, Rule
+
 HALVES = (torch.float16, torch.bfloat16)
 SUPPORTED = (torch.float32, *HALVES, torch.float64, torch.complex64, torch.complex128)
+MASTER = "master_param"  # the name of the float32 copy among the states
+STATE_DTYPES = (None, "param", torch.float32, *HALVES)
+ROUNDINGS = ("nearest", "stochastic")
+
+RULES = {
+    "state_dtype": Rule(
+        "state_dtype", lambda x: x in STATE_DTYPES, f"one of {', '.join(map(repr, STATE_DTYPES))}"
+    ),
+    "master_weights": FLAG,
+    "rounding": Rule("rounding", lambda x: x in ROUNDINGS, "'nearest' or 'stochastic'"),
+}
+SEED = Rule(
+    "rounding_seed",
+    lambda x: isinstance(x, int) and not isinstance(x, bool) and 0 <= x < 1 << 64,
+    "an integer >= 0 and < 2**64",
+)
 
 
 def math_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -18,37 +35,44 @@ def math_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision options of one optimizer.
+    """The precision options of one optimizer, checked by ``RULES``.
 
     Attributes:
-        state_dtype: None for the type of the math, "param" for the parameter's own, or a 16-bit type.
+        state_dtype: None for the type of the math, "param" for the parameter's own, float32 or a 16-bit type.
         master_weights: keep a float32 copy of 16-bit parameters in the state.
         rounding: "nearest" or "stochastic", for what is stored in 16 bits.
-        seed: of the stochastic rounding.
     """
 
     state_dtype: torch.dtype | str | None = None
     master_weights: bool = False
     rounding: str = "nearest"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        choices = (None, "param", torch.float32, *HALVES)
-        if self.state_dtype not in choices:
-            raise ValueError(f"state_dtype={self.state_dtype!r} must be one of {choices}")
-        if self.rounding not in ("nearest", "stochastic"):
-            raise ValueError(f"rounding={self.rounding!r} must be 'nearest' or 'stochastic'")
-        if self.master_weights not in (True, False):
-            raise ValueError(f"master_weights={self.master_weights!r} must be True or False")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"rounding_seed={self.seed!r} must be an integer")
 
     def stored(self, dtype: torch.dtype) -> torch.dtype:
-        """The type of the states of a parameter of type ``dtype``."""
-        if dtype.is_complex or dtype is torch.float64 or self.state_dtype == "param":
+        """The type of the states of a parameter of type ``dtype``; raises if the option cannot be honoured."""
+        own = dtype if dtype.is_complex or dtype is torch.float64 else torch.float32
+        if self.state_dtype is None:
+            return own
+        if self.state_dtype == "param":
             return dtype
-        return self.state_dtype if isinstance(self.state_dtype, torch.dtype) else torch.float32
+        if own is torch.float32:
+            assert isinstance(self.state_dtype, torch.dtype)
+            return self.state_dtype
+        if own is torch.complex64 and self.state_dtype is torch.float32:
+            return own  # pairs of float32
+        raise ValueError(
+            f"state_dtype={self.state_dtype!r} cannot be kept for a {dtype} parameter; allowed there "
+            "are None and 'param'"
+        )
 
     def master(self, dtype: torch.dtype) -> bool:
-        """Whether a parameter of type ``dtype`` gets a float32 master copy."""
+        """Whether a parameter of type ``dtype`` gets a float32 master copy; a wider one is its own."""
         return self.master_weights and dtype in HALVES
+
+    def stochastic(self, dtype: torch.dtype) -> bool:
+        """Whether anything of a parameter of type ``dtype`` is rounded stochastically.
+
+        The parameter itself is not where it has a master copy: it is then read from nowhere.
+        """
+        if self.rounding == "nearest":
+            return False
+        return self.stored(dtype) in HALVES or (dtype in HALVES and not self.master_weights)

@@ -40,8 +40,6 @@ class Recollection:
             whole = all(map(is_, bucket.params, bucket.owners))
             if bucket.backend.name != "native" or not whole or any(bucket.fresh):
                 return None
-            if bucket.rounding is not None:
-                return None
         params = all_params(optimizer)
         idle = [param for param in params if param.grad is None]
         state = optimizer.state
@@ -89,6 +87,7 @@ def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
         states=states[: len(variant.states)],
         masters=None if old.masters is None else states[-1],
         grad_scale=-1.0 if group["maximize"] else 1.0,
+        rounding=old.rounding and replace(old.rounding, seed=group["rounding_seed"], step=step),
     )
     bucket.backend = old.backend
     return bucket

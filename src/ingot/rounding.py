@@ -7,15 +7,18 @@ order). So they depend on nothing else: not on threads, layout, instruction set,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ingot.precision import HALVES, Precision
+from ingot.shards import is_dtensor
 
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # spreads consecutive indices over the 32-bit words
 _HIGH = 0x85EBCA6B  # the same for the part of an index above 2^32
+_OPERANDS = 8  # room for the operands of one parameter among the counters
 
 
 def mix(x: int) -> int:
@@ -25,33 +28,6 @@ def mix(x: int) -> int:
     x ^= x >> 15
     x = x * 0x846CA68B & _WORD
     return x ^ x >> 16
-
-
-@dataclass
-class Rounding:
-    """Which bits a bucket's tensors are rounded with: ``keys[k][i]`` for operand k of tensor i.
-
-    Operand 0 is the parameter, 1 and up are its states, in the order of the variant.
-    """
-
-    seed: int
-    step: int
-    keys: list[list[int]] = field(default_factory=list)
-
-    @staticmethod
-    def of(precision: Precision, operands: int, step: int) -> Rounding | None:
-        """None where everything is rounded to nearest."""
-        if precision.rounding == "nearest":
-            return None
-        return Rounding(precision.seed, step, [[] for _ in range(operands)])
-
-    def add(self, ordinal: int) -> None:
-        """Take in the next tensor; ``ordinal`` is its parameter's number in the optimizer."""
-        key = mix((self.seed & _WORD) ^ mix(self.seed >> 32 & _WORD))
-        key = mix(key ^ mix(self.step & _WORD))
-        key = mix(key ^ mix(ordinal & _WORD))
-        for operand, keys in enumerate(self.keys):
-            keys.append(mix(key ^ mix(operand)))
 
 
 def random_bits(index: Tensor, key: Tensor | int) -> Tensor:
@@ -65,10 +41,78 @@ def random_bits(index: Tensor, key: Tensor | int) -> Tensor:
     return x ^ x >> 16
 
 
+@dataclass
+class Rounding:
+    """Which bits a bucket's tensors are rounded with.
+
+    Attributes:
+        seed: the option ``rounding_seed``.
+        step: the number of the step.
+        operands: 1 (the parameter) + the number of states.
+        ordinals: the numbers of the parameters in the optimizer.
+        starts: the row-major index of their first local element in the whole tensor.
+    """
+
+    seed: int
+    step: int
+    operands: int
+    ordinals: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def of(
+        precision: Precision, dtype: torch.dtype, seed: int, step: int, operands: int
+    ) -> Rounding | None:
+        """None where everything is rounded to nearest, or nothing is kept in 16 bits."""
+        return Rounding(seed, step, operands) if precision.stochastic(dtype) else None
+
+    def add(self, ordinal: int, owner: Tensor) -> None:
+        """Take in the next tensor, before ``keys`` is read."""
+        self.ordinals.append(ordinal)
+        self.starts.append(first_index(owner))
+
+    @cached_property
+    def keys(self) -> list[list[int]]:
+        """``keys[k][i]`` for operand k of tensor i: 0 is the parameter, then its states in order.
+
+        A hash of seed and step keys the hash of (parameter, operand). Moving on by ``start`` in a key is the
+        same as moving on by it in every index.
+        """
+        base = mix((self.seed & _WORD) ^ mix(self.seed >> 32))
+        base = mix(base ^ mix(self.step & _WORD))
+        ordinals = torch.tensor(self.ordinals).unsqueeze(0)
+        operands = torch.arange(self.operands).unsqueeze(1)
+        keys = random_bits(ordinals * _OPERANDS + operands, base)
+        keys = keys + (torch.tensor(self.starts) & _WORD) * _GOLDEN & _WORD
+        listed: list[list[int]] = keys.tolist()
+        return listed
+
+
+def first_index(owner: Tensor) -> int:
+    """Where the local part of a tensor begins in the whole, in row-major order; 0 for an unsharded one.
+
+    The rows of a tensor split along dim 0 are then rounded as if it were whole.
+    """
+    if not is_dtensor(owner):
+        return 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offsets = compute_local_shape_and_global_offset(
+        owner.shape,
+        owner.device_mesh,  # type: ignore[attr-defined]
+        owner.placements,  # type: ignore[attr-defined]
+    )
+    start = 0
+    for offset, size in zip(offsets, owner.shape, strict=True):
+        start = start * size + offset
+    return start
+
+
 def round_stochastic(value: Tensor, dtype: torch.dtype, bits: Tensor) -> Tensor:
     """Round float32 ``value`` to a neighbour in ``dtype``, up with the probability of the part cut off.
 
-    The result is float32 and exact in ``dtype``; values that already are stay as they are.
+    The result is float32 and exact in ``dtype``; values that already are stay as they are. Values beyond the
+    largest finite one have no neighbour above: they, infinities and NaN are rounded to nearest.
     """
     assert dtype in HALVES and value.dtype is torch.float32
     pattern = value.view(torch.int32)
@@ -76,8 +120,16 @@ def round_stochastic(value: Tensor, dtype: torch.dtype, bits: Tensor) -> Tensor:
     noise = (bits >> 32 - cut).to(torch.int32)
     rounded = (pattern + noise & -(1 << cut)).view(torch.float32)
     if dtype is torch.float16:
-        # Below 2^-14 float16 has a fixed quantum of 2^-24.
-        fraction = (bits >> 8).to(torch.float32) * 2.0**-24
-        small = torch.floor(value.abs() * 2.0**24 + fraction) * 2.0**-24
-        rounded = torch.where(value.abs() < 2.0**-14, torch.copysign(small, value), rounded)
-    return torch.where(torch.isfinite(value), rounded, value)
+        rounded = torch.where(value.abs() < 2.0**-14, round_subnormal(value, bits), rounded)
+    inside = value.abs() <= torch.finfo(dtype).max
+    return torch.where(inside, rounded, value.to(dtype).to(torch.float32))
+
+
+def round_subnormal(value: Tensor, bits: Tensor) -> Tensor:
+    """The same for float16 below 2^-14, where its quantum is fixed: 2^-24."""
+    quanta = value.abs() * 2.0**24
+    whole = torch.floor(quanta)
+    chance = (bits >> 8).to(torch.float32) * 2.0**-24
+    # `fraction >= 1 - chance` is exact where `fraction + chance >= 1` would be rounded itself.
+    up = (quanta - whole >= 1.0 - chance).to(torch.float32)
+    return torch.copysign((whole + up) * 2.0**-24, value)

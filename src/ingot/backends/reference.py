@@ -160,7 +160,7 @@ class Reference:
     def scale_(self, tensors: Sequence[Tensor], factor: Tensor) -> None:
         """Multiply in place."""
         for each in by_device_and_dtype(tensors):
-            torch._foreach_mul_(each, factor.to(each[0].device, torch.float32))
+            torch._foreach_mul_(each, factor.to(each[0].device, math_dtype(each[0].dtype)))
 
 
 def row_count(bucket: Bucket, index: int) -> int:
