@@ -1,0 +1,35 @@
+"""A module that says it is simulated when it is asked for something it does not have."""
+
+import types
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+
+class SimulatedModule(types.ModuleType):
+    """Stands for a module of torch_npu; holds only the names the simulation has.
+
+    Args:
+        name: the module's full name, such as `torch_npu.npu`.
+        doc: what it is, in one sentence.
+        contents: its names and their values.
+    """
+
+    def __init__(self, name: str, doc: str, contents: Mapping[str, Any]) -> None:
+        super().__init__(name, doc)
+        # A package to the import system, so that `from torch_npu.optim import X` asks our finder
+        # about X and gets an error that explains, instead of Python's own.
+        self.__path__: list[str] = []
+        self.__file__ = __file__
+        self.__all__ = [key for key in contents if not key.startswith("_")]
+        vars(self).update(contents)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(missing(self.__name__, name))
+
+
+def missing(module: str, name: str) -> str:
+    """Returns the message for a name which the simulation does not have."""
+    return (
+        f"module {module!r} is simulated by ingot.npusim and has no {name!r}; "
+        "docs/npusim.md lists what is simulated"
+    )

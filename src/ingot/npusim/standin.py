@@ -1,0 +1,98 @@
+"""The stand-in for torch_npu: its modules, and the finder through which Python imports them.
+
+The finder sits at the end of sys.meta_path, so a torch_npu that is installed is found before it. No
+file or folder called torch_npu exists: other libraries look for one, and would move to it unasked.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ingot.npusim.amp import make_amp_module
+from ingot.npusim.device_module import make_device_module
+from ingot.npusim.module import SimulatedModule, missing
+
+NAME = "torch_npu"
+
+
+def find_real() -> str | None:
+    """Returns where a torch_npu that is not ours comes from, or None if there is none."""
+    loaded = sys.modules.get(NAME)
+    if isinstance(loaded, SimulatedModule):
+        return None
+    if loaded is not None:
+        return str(getattr(loaded, "__file__", None) or loaded)
+    spec = importlib.util.find_spec(NAME)
+    if spec is None or isinstance(spec.loader, _Finder):
+        return None
+    return str(spec.origin or list(spec.submodule_search_locations or ()))
+
+
+class _OptimModule(SimulatedModule):
+    """torch_npu.optim: takes Ingot's optimizers when they are asked for, not before."""
+
+    def __getattr__(self, name: str) -> Any:
+        from ingot import optim
+
+        if name in optim.__all__:
+            return getattr(optim, name)
+        if name == "__all__":
+            return list(optim.__all__)
+        return super().__getattr__(name)
+
+    def __dir__(self) -> list[str]:
+        from ingot import optim
+
+        return [*super().__dir__(), *optim.__all__]
+
+
+def make_modules() -> dict[str, SimulatedModule]:
+    """Builds the modules of the stand-in, by full name."""
+    amp = make_amp_module()
+    npu = make_device_module(amp=amp)
+    optim = _OptimModule(f"{NAME}.optim", "Ingot's optimizers under torch_npu's names.", {})
+    del optim.__all__  # __getattr__ has the real one
+    version = torch.__version__.split("+")[0] + "+ingot.npusim"
+    contents = {"npu": npu, "optim": optim, "__version__": version}
+    root = SimulatedModule(NAME, "A stand-in for torch_npu, by ingot.npusim.", contents)
+    return {module.__name__: module for module in (root, npu, amp, optim)}
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds and loads the modules of the stand-in."""
+
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        self.modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in self.modules:
+            return ModuleSpec(fullname, self, origin="ingot.npusim", is_package=True)
+        parent, _, name = fullname.rpartition(".")
+        if parent in self.modules:
+            # Without `name=`: with it, `from torch_npu import x` would drop this message.
+            raise ModuleNotFoundError(missing(parent, name))
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: the module was built with its contents."""
+
+
+def add_finder(modules: Mapping[str, ModuleType]) -> None:
+    """Lets `import torch_npu` find the stand-in, after all other places have been tried."""
+    sys.meta_path.append(_Finder(modules))
+
+
+def remove_finder() -> None:
+    """Takes the finder out again."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
