@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import required
 
-from ingot import backends, checkpoint, clip, norms
+from ingot import backends, checkpoint, clip, exchange, norms
 from ingot.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.plan import Bucket, Planner
 from ingot.precision import RULES, SEED, Precision
@@ -63,6 +64,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     grad_scale: Tensor | None
     # The norm of all gradients in the last step made, unscaled, before clipping; None if nothing was clipped.
     grad_norm: Tensor | None
+    # A process group, where its other members have other parameters of the same model in optimizers of their own
+    # (ZeroRedundancyOptimizer, pipeline stages): gradients are then clipped by the norm over all of them.
+    norm_group: Any = None
 
     def __init__(
         self,
@@ -147,14 +151,33 @@ class FusedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         try:
             # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
-            if float(getattr(self, "found_inf", 0)) == 0:
-                self._run(self._planner.plan())
+            if not self._overflowed():
+                self._run(self._plan())
         except Exception:
             # GradScaler takes these away after a step, but not after a failed one: the next would use them again.
             if hasattr(self, "found_inf"):
                 del self.found_inf, self.grad_scale
             raise
         return loss
+
+    def _overflowed(self) -> bool:
+        """Whether a GradScaler found an overflow, here or on a process that holds other shards."""
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is None:
+            return False
+        return exchange.overflowed(self, found_inf, getattr(self, "grad_scale", None))
+
+    def _plan(self) -> list[Bucket]:
+        """The buckets of this step; if that fails, processes that would wait for this one are told."""
+        try:
+            return self._planner.plan()
+        except Exception:
+            with contextlib.suppress(RuntimeError):
+                if any(map(self.spec.clips, self.param_groups)):
+                    exchange.gradient_sums(self, {}, backends.squares, failed=True)
+                elif self.spec.finish is not None and self._is_sharded():
+                    norms.sharded_factors(self, [], [], failed=True)
+            raise
 
     def _run(self, buckets: list[Bucket]) -> None:
         """Scale, then run every bucket; those of sharded two-pass optimizers meet between their passes."""

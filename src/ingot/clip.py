@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ingot import backends, shards
+from ingot import backends, exchange, shards
+from ingot.exchange import Scope
 from ingot.plan import operand
 
 if TYPE_CHECKING:
     from ingot.base import FusedOptimizer
     from ingot.plan import Bucket
-
-Scope = tuple[int, torch.dtype]  # one param group and the type of its parameters
 
 
 def unscale(buckets: Sequence[Bucket], scale: Tensor | float | None) -> None:
@@ -66,26 +64,7 @@ def magnitude(scale: float | Tensor) -> float | Tensor:
 
 def scope_sums(optimizer: FusedOptimizer, grads: Mapping[int, Tensor]) -> dict[Scope, Tensor]:
     """Sums of squares over all shards, per group and dtype; ``grads`` by the number of their parameter."""
-    together: defaultdict[Scope, list[Tensor]] = defaultdict(list)
-    apart: dict[int, Tensor] = {}
-    scopes: dict[int, Scope] = {}
-    for ordinal, (number, param) in enumerate(numbered(optimizer)):
-        scopes[ordinal] = number, param.dtype
-        if ordinal not in grads:
-            continue
-        if shards.is_sharded(param):
-            apart[ordinal] = backends.squares([grads[ordinal]]).reshape(1)
-        else:
-            together[scopes[ordinal]].append(grads[ordinal])
-    sums = {scope: [backends.squares(tensors)] for scope, tensors in together.items()}
-    complete = shards.exchange(optimizer, apart, lambda dim: True, lambda param: 1)
-    for ordinal, square in complete.items():
-        sums.setdefault(scopes[ordinal], []).append(square.reshape(()))
-    home = next((values[0] for values in sums.values()), None)
-    return {
-        scope: torch.stack([value.to(home) for value in values]).sum()
-        for scope, values in sums.items()
-    }
+    return exchange.gradient_sums(optimizer, grads, backends.squares)
 
 
 def numbered(optimizer: FusedOptimizer) -> list[tuple[int, Tensor]]:
@@ -132,13 +111,15 @@ def reported(norm: Tensor, grads: Iterable[Tensor]) -> Tensor:
 def other_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type: float) -> Tensor:
     """Norms other than the 2-norm, tensor by tensor; none of them is on a hot path but the maximum."""
     if norm_type == torch.inf:
-        return shards.highest(optimizer, backends.largest(list(grads.values())))
-    powers = {
-        i: torch.linalg.vector_norm(grad, norm_type, dtype=shards.sum_dtype(grad)).reshape(1)
-        ** norm_type
-        for i, grad in grads.items()
-    }
-    complete = shards.exchange(optimizer, powers, lambda dim: True, lambda param: 1)
-    values = list(complete.values())
-    total = torch.cat([v.to(values[0]) for v in values]).sum() if values else torch.zeros(())
+        return exchange.largest_gradient(optimizer, backends.largest(list(grads.values())), grads)
+
+    def power(tensors: Sequence[Tensor]) -> Tensor:
+        norms = [
+            torch.linalg.vector_norm(tensor, norm_type, dtype=shards.sum_dtype(tensor))
+            for tensor in tensors
+        ]
+        return (torch.stack([norm.to(norms[0]) for norm in norms]) ** norm_type).sum()
+
+    sums = list(exchange.gradient_sums(optimizer, grads, power).values())
+    total = torch.stack(sums).sum() if sums else torch.zeros(())
     return total ** (1 / norm_type)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ingot import shards
+from ingot.exchange import Block, Roll, add_up
+from ingot.shards import Split
 from ingot.spec import Sums
 
 if TYPE_CHECKING:
@@ -40,13 +42,14 @@ class Rows:
         device = params[0].device
         apart = [spec.rows and owner.ndim > 1 for owner in owners]
         self.counts = [p.shape[0] if a else 1 for p, a in zip(params, apart, strict=True)]
-        index = [i for i, count in enumerate(self.counts) for _ in range(count)]
-        self.tensor_of_row = torch.tensor(index, dtype=torch.int64, device=device)
-        lengths = [
-            root_lengths(o) if a else (math.inf,) * 2 for o, a in zip(owners, apart, strict=True)
-        ]
-        roots = [lengths[i][0] for i in index] + [length[1] for length in lengths]
-        self.root_n = torch.tensor(roots, dtype=dtype, device=device)
+        counts = torch.tensor(self.counts)
+        index = torch.arange(len(counts)).repeat_interleave(counts)
+        self.tensor_of_row = index.to(device)
+        lengths = torch.tensor(
+            [root_lengths(o) if a else (math.inf,) * 2 for o, a in zip(owners, apart, strict=True)],
+            dtype=torch.float64,
+        )
+        self.root_n = torch.cat([lengths[index, 0], lengths[:, 1]]).to(device, dtype)
         self._lay_out(dtype, len(index))
 
     def _lay_out(self, dtype: torch.dtype, rows: int) -> None:
@@ -91,42 +94,73 @@ def root_lengths(owner: Tensor) -> tuple[float, float]:
 
 
 def sharded_factors(
-    optimizer: FusedOptimizer, buckets: Sequence[Bucket], sums: Sequence[Tensor]
+    optimizer: FusedOptimizer,
+    buckets: Sequence[Bucket],
+    sums: Sequence[Tensor],
+    failed: bool = False,
 ) -> list[tuple[Factor, Factor]]:
     """``(keep, rate)`` per local row of each sharded bucket, from the local sums of their rows.
 
     Two exchanges at most, whatever the number of parameters: one completes rows that are split themselves (only
-    where a tensor is split along another dimension than 0 and the spec looks at rows), one adds up the rows.
-    Every process takes part, also one without any bucket.
+    where the spec looks at rows and a tensor is split along another dimension than 0), one adds up the rows.
+    Every process takes part, also one without any bucket, or one that ``failed`` to plan the step.
     """
-    spec = optimizer.spec
-    names = len(spec.sums)
-    every: list[Rows] = []
+    present = [ordinal for bucket in buckets for ordinal in bucket.ordinals]
+    roll = Roll(optimizer, present, failed)
+    every = []
     for bucket, local in zip(buckets, sums, strict=True):
-        rows = Rows(bucket, local.dtype)
+        rows = Rows(bucket, roll.dtype)
         rows.sums.copy_(local)
         every.append(rows)
-
-    def rows_of(param: Tensor) -> int:
-        return shards.local(param).shape[0] if param.ndim > 1 else 1
-
-    if spec.rows:
-        pieces = {
-            ordinal: piece
-            for bucket, rows in zip(buckets, every, strict=True)
-            for ordinal, piece in zip(bucket.ordinals, rows.sums.split(rows.counts, 1), strict=True)
-        }
-        whole = shards.exchange(
-            optimizer, pieces, lambda dim: dim != 0, lambda param: names * rows_of(param)
-        )
-        for ordinal, piece in pieces.items():
-            piece.copy_(whole[ordinal])
-    partial: dict[int, Tensor] = {}
-    for bucket, rows in zip(buckets, every, strict=True):
+    complete_rows(optimizer, roll, buckets, every)
+    totals = torch.zeros(
+        len(optimizer.spec.sums) + 1, len(roll.params), dtype=roll.dtype, device=roll.device
+    )
+    number = {ordinal: i for i, ordinal in enumerate(roll.params)}
+    columns = [torch.tensor([number[o] for o in b.ordinals], device=roll.device) for b in buckets]
+    for rows, column in zip(every, columns, strict=True):
         rows.add_up()
-        partial.update(zip(bucket.ordinals, rows.per_tensor[:-1].unbind(1), strict=True))
-    split: Callable[[int], bool] = (lambda dim: dim == 0) if spec.rows else (lambda dim: True)
-    whole = shards.exchange(optimizer, partial, split, lambda param: names + 1)
-    for bucket, rows in zip(buckets, every, strict=True):
-        rows.complete(torch.stack([whole[ordinal] for ordinal in bucket.ordinals], 1))
+        totals[:, column] = rows.per_tensor[:-1].to(totals.device)
+    by_rows = [
+        split.rows if has_parts(optimizer, param, split) else split.groups
+        for param, split in zip(roll.params.values(), roll.splits.values(), strict=True)
+    ]
+    add_up([Block(totals, by_rows), roll.block])
+    roll.check()
+    for rows, column in zip(every, columns, strict=True):
+        rows.complete(totals[:, column].to(rows.values.device))
     return [rows.factors() for rows in every]
+
+
+def complete_rows(
+    optimizer: FusedOptimizer, roll: Roll, buckets: Sequence[Bucket], every: Sequence[Rows]
+) -> None:
+    """Add up the parts of rows that are split over processes: one exchange, none if there are no such rows."""
+    parts = {
+        ordinal: split.parts
+        for (ordinal, split), param in zip(roll.splits.items(), roll.params.values(), strict=True)
+        if has_parts(optimizer, param, split)
+    }
+    if not parts:
+        return
+    counts = [shards.local(roll.params[ordinal]).shape[0] for ordinal in parts]
+    values = torch.zeros(
+        len(optimizer.spec.sums), sum(counts), dtype=roll.dtype, device=roll.device
+    )
+    theirs = dict(zip(parts, values.split(counts, 1), strict=True))
+    pairs = [
+        (theirs[ordinal], piece)
+        for bucket, rows in zip(buckets, every, strict=True)
+        for ordinal, piece in zip(bucket.ordinals, rows.sums.split(rows.counts, 1), strict=True)
+        if ordinal in theirs
+    ]
+    for packed, piece in pairs:
+        packed.copy_(piece)
+    add_up([Block(values, list(parts.values()), counts)])
+    for packed, piece in pairs:
+        piece.copy_(packed)
+
+
+def has_parts(optimizer: FusedOptimizer, param: Tensor, split: Split) -> bool:
+    """Whether the optimizer looks at rows of a tensor and every process has a part of each."""
+    return optimizer.spec.rows and param.ndim > 1 and bool(split.parts)
