@@ -20,7 +20,7 @@ def make_params(
     """Parameters with normally distributed values; the same values for the same seed, in every dtype."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        Parameter(torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype))
+        Parameter(torch.randn(tuple(shape), generator=generator, dtype=torch.float64).to(dtype))
         for shape in shapes
     ]
 
@@ -29,7 +29,7 @@ def give_grads(params: Sequence[Tensor], step: int, dtype: torch.dtype | None = 
     """New gradients for step ``step``, of the parameters' type or another; the same for the same step."""
     generator = torch.Generator().manual_seed(1000 + step)
     for param in params:
-        grad = torch.randn(*param.shape, generator=generator, dtype=torch.float64)
+        grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
         set_grad(param, grad.to(dtype or param.dtype))
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cases.declare import BAD_BETAS, BAD_LR, COMMON_BAD, Bad, Case, Close, Options, below_zero
+from cases.declare import BAD_BETAS, BAD_LR, COMMON_BAD, ROUNDINGS, Bad, Case, Options, below_zero
 from ingot.optim import NpuFusedAdamP
 
 
@@ -50,7 +49,7 @@ CASE = Case(
     },
     oracle=oracle,
     # The radial part is folded into the factor of the parameter: a few roundings apart, in each step.
-    close={torch.float32: Close(4e-6, 4e-7), torch.float64: Close(1e-14, 1e-15)},
+    close=ROUNDINGS,
     bad=[
         *BAD_LR,
         *BAD_BETAS,

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cases.declare import BAD_LR, Bad, Case, Close, Options, below_zero
+from cases.declare import BAD_LR, ROUNDINGS, Bad, Case, Options, below_zero
 from ingot.optim import NpuFusedBertAdam
 
 
@@ -71,7 +70,7 @@ CASE = Case(
     },
     oracle=oracle,
     # The same operations in another order: a rounding apart, in each step.
-    close={torch.float32: Close(2e-6, 2e-7), torch.float64: Close(4e-15, 4e-16)},
+    close=ROUNDINGS,
     bad=[
         *BAD_LR,
         *(Bad({"warmup": x}, "warmup") for x in (-0.5, -2, 1.0, 1.5, float("nan"), "0.1")),

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cases.declare import BAD_BETAS, BAD_LR, COMMON_BAD, Bad, Case, Close, Options, below_zero
+from cases.declare import BAD_BETAS, BAD_LR, COMMON_BAD, ROUNDINGS, Bad, Case, Options, below_zero
 from ingot.optim import NpuFusedLamb
 
 LACKING = ("use_global_grad_norm", "max_grad_norm", "maximize", "bias_correction")
@@ -52,7 +51,7 @@ CASE = Case(
     },
     oracle=oracle,
     # The oracle adds its norms up in the type of the parameter, we in double precision.
-    close={torch.float32: Close(3e-6, 3e-7), torch.float64: Close(1e-14, 1e-15)},
+    close=ROUNDINGS,
     bad=[
         *BAD_LR,
         *BAD_BETAS,

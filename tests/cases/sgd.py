@@ -10,9 +10,9 @@ from cases.declare import (
     BAD_LR,
     COMMON_BAD,
     REQUIRED,
+    ROUNDINGS,
     Bad,
     Case,
-    Close,
     Options,
     below_zero,
     shipped_with_torch,
@@ -51,7 +51,7 @@ CASE = Case(
     },
     oracle=oracle,
     # The same operations in another order: a rounding apart, in each step.
-    close={torch.float32: Close(2e-6, 2e-7), torch.float64: Close(4e-15, 4e-16)},
+    close=ROUNDINGS,
     bad=[
         *BAD_LR,
         *below_zero("momentum"),
