@@ -1,0 +1,46 @@
+// Elementwise optimizers: one sweep over every tensor.
+#include <algorithm>
+
+#include "step.h"
+
+namespace ingot {
+namespace {
+
+void step_elements(Stage& stage, const Table& table, const Math& math, const StepScalars& scalars, Span span) {
+  constexpr unsigned kAll = kParamBit | kGradBit | kStateBits;
+  const int64_t end = span.begin + span.count;
+  const int64_t most = table.tensors[span.tensor].direct ? span.count : kTile;
+  for (; span.begin < end; span.begin += most) {
+    span.count = std::min(most, end - span.begin);
+    stage.load(span, kAll);
+    if (table.rounded_states) {
+      math.advance(stage.block(), span.count, scalars);
+      stage.store_and_reload_states(span);
+      // keep and rate are the first two scalars of an elementwise optimizer.
+      math.apply(stage.block(), 1, span.count, scalars, &scalars.wide[0], &scalars.wide[1]);
+      stage.store(span, kParamBit);
+    } else {
+      math.step(stage.block(), span.count, scalars);
+      stage.store(span, kParamBit | kStateBits);
+    }
+  }
+}
+
+}  // namespace
+
+void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars) {
+  const Variant& variant = kernels.variants[table.variant];
+  int64_t elements = 0;
+  const std::vector<Task> tasks = stretches(table, &elements);
+  share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) {
+    const Task& task = tasks[number];
+    Stage stage(table, kernels);
+    for (int64_t i = task.tensor; i < task.last; ++i) {
+      const Tensor& tensor = table.tensors[i];
+      const int64_t end = task.end > 0 ? task.end : tensor.count();
+      step_elements(stage, table, variant.math[tensor.wide], scalars, {i, task.begin, end - task.begin});
+    }
+  });
+}
+
+}  // namespace ingot

@@ -1,0 +1,325 @@
+"""Turns the declared math of src/ingot/optim/*.py into C++: one struct per optimizer and combination of flags.
+
+    python csrc/generate.py                      print the generated header
+    python csrc/generate.py --output FILE        write it (what the build does)
+
+Standard library only; the optimizers are read, never imported, so that building needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from language import Body, Refused, refuse
+
+OPTIMIZERS = Path(__file__).resolve().parent.parent / "src" / "ingot" / "optim"
+PACKAGE = "ingot.optim."
+SUMS = ("pp", "gg", "uu", "pg", "pu")  # the order of ingot.spec.Sums, of Sums in elements.h
+SPEC_ARGUMENTS = ("name", "states", "scalars", "advance", "direction", "finish", "score")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A definition and the file it stands in: its own, or the one it was imported from."""
+
+    path: Path
+    node: ast.AST
+
+    @property
+    def function(self) -> ast.FunctionDef:
+        if not isinstance(self.node, ast.FunctionDef):
+            raise refuse(self.path, self.node, "expected a function")
+        return self.node
+
+
+class Module:
+    """One file of declared math: what it defines and what it imports from its neighbours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        self.defined: dict[str, Declared] = {}
+        for node in self.tree.body:
+            match node:
+                case ast.ImportFrom(module=str() as module) if module.startswith(PACKAGE):
+                    neighbour = Module(path.with_name(module.removeprefix(PACKAGE) + ".py"))
+                    for alias in node.names:
+                        if alias.name not in neighbour.defined:
+                            raise refuse(path, node, f"{neighbour.path.name} has no {alias.name}")
+                        self.defined[alias.asname or alias.name] = neighbour.defined[alias.name]
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    self.defined[name] = Declared(path, node)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.defined[name] = Declared(path, value)
+
+    def find(self, node: ast.AST) -> Declared:
+        """What a name stands for."""
+        if not isinstance(node, ast.Name) or node.id not in self.defined:
+            raise refuse(
+                self.path, node, "expected a name defined in this file or imported from a neighbour"
+            )
+        return self.defined[node.id]
+
+    def states(self, declared: Declared) -> dict[str, str | None]:
+        """A dictionary display of state names and flags, ``**other`` included."""
+        if isinstance(declared.node, ast.Name):
+            return self.states(Module(declared.path).find(declared.node))
+        if not isinstance(declared.node, ast.Dict):
+            raise refuse(declared.path, declared.node, "expected a dictionary of state names")
+        result: dict[str, str | None] = {}
+        for key, value in zip(declared.node.keys, declared.node.values, strict=True):
+            if key is None:
+                result |= self.states(Declared(declared.path, value))
+            else:
+                result[ast.literal_eval(key)] = ast.literal_eval(value)
+        return result
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The parts of a ``Spec(...)`` call that the native core needs."""
+
+    name: str
+    states: Mapping[str, str | None]
+    scalars: Sequence[str]
+    advance: Declared
+    direction: Declared
+    finish: Declared | None
+    score: Declared | None
+    sums: Sequence[str]
+    rows: bool
+    options: frozenset[str]  # a flag that is no option of the class is always off
+
+    def variants(self) -> Iterator[dict[str, bool]]:
+        """Every combination of flags, each a variant."""
+        functions = [f for f in (self.advance, self.direction, self.finish) if f is not None]
+        flags = sorted({a.arg for f in functions for a in f.function.args.kwonlyargs})
+        values = [(False, True) if flag in self.options else (False,) for flag in flags]
+        for combination in itertools.product(*values):
+            yield dict(zip(flags, combination, strict=True))
+
+
+def find_optimizer(module: Module) -> Optimizer | None:
+    """The optimizer a file declares, if it declares one."""
+    for node in module.tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        body = {
+            target.id: item.value
+            for item in node.body
+            if isinstance(item, ast.Assign)
+            for target in item.targets
+            if isinstance(target, ast.Name)
+        }
+        call = body.get("spec")
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id == "Spec"
+        ):
+            rules = body.get("rules")
+            keys = rules.keys if isinstance(rules, ast.Dict) else []
+            options = frozenset(key.value for key in keys if isinstance(key, ast.Constant))
+            return read_spec(module, call, options)
+    return None
+
+
+def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimizer:
+    """The arguments of a ``Spec(...)`` call, names resolved."""
+    given: dict[str, ast.expr] = dict(zip(SPEC_ARGUMENTS, call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    scalars = module.find(ast.Name("Scalars", lineno=call.lineno)).node
+    assert isinstance(scalars, ast.ClassDef)
+    states = given["states"]
+    sums = ast.literal_eval(given["sums"]) if "sums" in given else ()
+    if list(sums) != [name for name in SUMS if name in sums]:
+        raise refuse(module.path, given["sums"], f"sums must be among {SUMS}, in this order")
+    is_name = isinstance(states, ast.Name)
+    return Optimizer(
+        name=ast.literal_eval(given["name"]),
+        states=module.states(module.find(states) if is_name else Declared(module.path, states)),
+        scalars=[item.target.id for item in scalars.body if isinstance(item, ast.AnnAssign)],  # type: ignore[union-attr]
+        advance=module.find(given["advance"]),
+        direction=module.find(given["direction"]),
+        finish=module.find(given["finish"]) if "finish" in given else None,
+        score=module.find(given["score"]) if "score" in given else None,
+        sums=sums,
+        rows=ast.literal_eval(given["rows"]) if "rows" in given else False,
+        options=options,
+    )
+
+
+class Writer:
+    """Writes the struct of one variant."""
+
+    def __init__(self, optimizer: Optimizer, flags: Mapping[str, bool]) -> None:
+        self.optimizer = optimizer
+        self.flags = flags
+        self.name = "_".join([optimizer.name, *(flag for flag, on in flags.items() if on)])
+        self.states = [n for n, f in optimizer.states.items() if f is None or flags.get(f, False)]
+
+    def lines(self) -> Iterator[str]:
+        """The whole struct."""
+        o = self.optimizer
+        advance, direction = [*self._advance()], [*self._direction()]
+        yield f"struct {self.name} {{"
+        yield f'  static constexpr const char* kName = "{self.name}";'
+        yield f"  static constexpr int kStates = {len(self.states)};{self._state_comment()}"
+        yield f"  static constexpr int kScalars = {len(o.scalars)};"
+        yield f"  static constexpr bool kTwoPass = {cpp_bool(o.finish is not None)};"
+        yield f"  static constexpr bool kDirectionReadsGrad = {cpp_bool(self.reads_grad)};"
+        yield f"  template <class F> struct Scalars {{ F {', '.join(o.scalars)}; }};"
+        yield from advance
+        yield from direction
+        if o.finish is not None:
+            yield from self._finish(o.finish)
+        yield "};"
+
+    def _state_comment(self) -> str:
+        return f"  // {', '.join(self.states)}" if self.states else ""
+
+    def _body(self, declared: Declared) -> tuple[Body, list[str]]:
+        """A body that may read the operands this variant has, and the names of all its states."""
+        *operands, _ = [argument.arg for argument in declared.function.args.args]
+        if operands[:2] != ["param", "grad"]:
+            raise refuse(
+                declared.path, declared.function.args, "expected param, grad, the states, s"
+            )
+        absent = frozenset(operands[2:]) - set(self.states)
+        body = Body(
+            declared.path,
+            self._flags(declared),
+            {"s": self.optimizer.scalars},
+            set(operands) - absent,
+            absent,
+        )
+        return body, operands[2:]
+
+    def _flags(self, declared: Declared) -> dict[str, bool]:
+        """The flags a function takes; it may test no others."""
+        return {a.arg: self.flags[a.arg] for a in declared.function.args.kwonlyargs}
+
+    def _loads(self, names: Sequence[str], body: Body) -> Iterator[str]:
+        taken = [name for name in names if name in self.states and name in body.names_read]
+        return indent(f"F {name} = state[{self.states.index(name)}];" for name in taken)
+
+    def _advance(self) -> Iterator[str]:
+        declared = self.optimizer.advance
+        body, names = self._body(declared)
+        results = [f"state[{self.states.index(n)}]" if n in self.states else None for n in names]
+        text = [*body.statements(declared.function.body, results)]
+        yield from origin(declared)
+        yield "  template <class F> static void advance(F param, F grad, F* state, const Scalars<F>& s) {"
+        yield from self._loads(names, body)
+        yield from indent(text)
+        yield "  }"
+
+    def _direction(self) -> Iterator[str]:
+        declared = self.optimizer.direction
+        body, names = self._body(declared)
+        text = [*body.statements(declared.function.body, ["F update_result"])]
+        self.reads_grad = "grad" in body.names_read
+        yield from origin(declared)
+        yield (
+            "  template <class F> static F direction"
+            "(F param, F grad, const F* state, const Scalars<F>& s) {"
+        )
+        yield from self._loads(names, body)
+        yield from indent([*text, "return update_result;"])
+        yield "  }"
+
+    def _finish(self, declared: Declared) -> Iterator[str]:
+        o = self.optimizer
+        fields = (*o.sums, "root_n")
+        records = {"row": fields, "total": fields, "s": o.scalars}
+        names = {"far_rows", "far_total"}
+        body = Body(declared.path, self._flags(declared), records, names, element=False)
+        text = [*body.statements(declared.function.body, ["keep_result", "rate_result"])]
+        row_sums = [name for name in o.sums if ("row", name) in body.fields_read]
+        yield f"  static constexpr bool kRows = {cpp_bool(o.rows)};"
+        yield f"  static constexpr unsigned kSums = {mask(o.sums)};"
+        yield f"  static constexpr unsigned kRowSums = {mask(row_sums)};  // what finish reads of a row"
+        yield from self._score()
+        yield from origin(declared)
+        yield "  template <class F>"
+        yield "  static void finish(const Sums<F>& row, const Sums<F>& total, F far_rows, F far_total,"
+        yield "                     const Scalars<F>& s, F& keep_result, F& rate_result) {"
+        yield from indent(text)
+        yield "  }"
+
+    def _score(self) -> Iterator[str]:
+        o = self.optimizer
+        if o.score is None:
+            yield "  template <class F> static F score(const Sums<F>&, const Scalars<F>&) { return F(0); }"
+            return
+        if o.score.function.args.kwonlyargs:
+            raise refuse(o.score.path, o.score.function.args, "score takes no flags")
+        body = Body(
+            o.score.path, {}, {"sums": (*o.sums, "root_n"), "s": o.scalars}, set(), element=False
+        )
+        yield from origin(o.score)
+        yield "  template <class F> static F score(const Sums<F>& sums, const Scalars<F>& s) {"
+        yield from indent(body.statements(o.score.function.body, ["F score_result"]))
+        yield from indent(["return score_result;"])
+        yield "  }"
+
+
+def cpp_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def mask(sums: Sequence[str]) -> str:
+    """Bit k stands for the k-th field of Sums."""
+    return " | ".join(f"1u << {SUMS.index(name)}" for name in sums) or "0"
+
+
+def origin(declared: Declared) -> Iterator[str]:
+    yield f"  // {declared.function.name}() of {declared.path.name}, line {declared.function.lineno}"
+
+
+def indent(lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
+
+
+def header(paths: Sequence[Path]) -> str:
+    """The generated header for the optimizers declared in ``paths``."""
+    lines = ["// Generated by csrc/generate.py from src/ingot/optim/*.py; do not edit.", ""]
+    names = []
+    for path in sorted(paths):
+        optimizer = find_optimizer(Module(path))
+        if optimizer is None:
+            continue
+        for flags in optimizer.variants():
+            writer = Writer(optimizer, flags)
+            lines += [*writer.lines(), ""]
+            names.append(writer.name)
+    lines += [f"#define INGOT_VARIANTS(X) {' '.join(f'X({name})' for name in names)}", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print or write the header; a refusal is an error message with file and line."""
+    parser = argparse.ArgumentParser(description="Turn declared math into C++.")
+    parser.add_argument(
+        "paths", nargs="*", type=Path, help="default: every file of src/ingot/optim"
+    )
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    try:
+        text = header(arguments.paths or [*OPTIMIZERS.glob("*.py")])
+    except Refused as refused:
+        sys.exit(f"error: {refused}")
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+// The boundary between what is compiled once (the driver) and what is compiled for each instruction set (kernels.cpp).
+#pragma once
+
+#include <cstdint>
+
+namespace ingot {
+
+enum class DType : uint8_t { float32, bfloat16, float16, float64 };
+constexpr int kDTypes = 4;
+constexpr int64_t kItemSize[kDTypes] = {4, 2, 2, 8};
+
+constexpr int kMaxStates = 3;
+constexpr int kMaxScalars = 16;
+constexpr int kSums = 5;  // pp gg uu pg pu, as ingot.spec.Sums
+
+// Sums add element i of a row into lane i % 64, and the lanes of every 1024 elements into a double. Both numbers are part
+// of the result: changing them changes last bits, changing anything else about the work (threads, splits, SIMD) does not.
+constexpr int64_t kLanes = 64;
+constexpr int64_t kTile = 1024;
+constexpr int64_t kTileRows = 256;  // most rows of one kernel call
+
+// Consecutive elements of every operand, in the type of the math.
+struct Block {
+  void* param;
+  const void* grad;
+  void* state[kMaxStates];
+};
+
+// What is the same for all elements of a step. The fields of Scalars are all of one type, so an array holds them.
+struct StepScalars {
+  double wide[kMaxScalars];
+  float narrow[kMaxScalars];
+  double grad_scale;
+};
+
+struct RowSums {
+  double of[kSums][kTileRows];
+};
+
+// What `finish` sees of a whole tensor.
+struct Totals {
+  double sums[kSums];
+  double root_n;
+  double far_rows;
+  double far_total;
+};
+
+// The loops of one variant in one type. Blocks hold `rows` rows of `length` elements, one after the other: at most kTile
+// elements if there is more than one row.
+struct Math {
+  using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
+  void (*advance)(const Block&, int64_t count, const StepScalars&);
+  // direction, then param = keep * param - rate * update
+  void (*apply)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate);
+  void (*step)(const Block&, int64_t count, const StepScalars&);  // elementwise optimizers: both in one sweep
+  // Two-pass optimizers. All add to the sums they are given.
+  SumRows advance_and_sum;
+  SumRows sum;
+  SumRows sum_for_finish;  // only the sums that finish reads of a row
+};
+
+struct Variant {
+  const char* name;
+  int states;
+  int scalars;
+  bool two_pass;
+  bool rows;                  // finish looks at rows
+  bool direction_reads_grad;  // if not, the second pass leaves the gradient alone
+  unsigned sums;              // bit k: sum k is wanted
+  unsigned row_sums;          // those that finish reads of a row
+  Math math[2];               // in float, in double
+  void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);
+  void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep,
+                 double* rate);
+};
+
+// Which random bits a tensor is rounded with; `index` is that of its first element in the block, row-major. If the elements
+// of the block are not consecutive in row-major order, `indices` lists them.
+struct Noise {
+  uint32_t key;
+  int64_t index;
+  const int64_t* indices;
+};
+
+// One read-only and one read-write stream per entry; see floor.inc.
+struct Streams {
+  const uint32_t* read[2];
+  uint32_t* write[4];
+};
+
+struct Kernels {
+  const char* name;
+  int variant_count;
+  const Variant* variants;
+  // Between storage and the type of the math, [float, double][DType]; null where no optimizer needs it.
+  void (*load[2][kDTypes])(const void* stored, void* values, int64_t count);
+  void (*store[2][kDTypes])(const void* values, void* stored, int64_t count);
+  void (*store_noisy[kDTypes])(const void* values, void* stored, int64_t count, const Noise&);
+  // The parameter where it is not its rounded master any more: someone else changed it.
+  void (*adopt[kDTypes])(void* master, const void* stored, int64_t count);
+  double (*squares[2])(const void* values, int64_t count);
+  double (*largest[2])(const void* values, int64_t count);
+  void (*scale[2])(void* values, int64_t count, double factor);
+  void (*floor[3][5])(const Streams&, int64_t words, uint32_t zero);
+};
+
+extern const Kernels kBaseline;
+extern const Kernels kAvx2;
+extern const Kernels kAvx512;
+
+}  // namespace ingot

@@ -1,0 +1,172 @@
+"""The language of declared math: what a body may contain, and its translation into C++ statements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# word -> (C++ function of elements.h, number of arguments)
+WORDS = {
+    "sqrt": ("sqrt", 1),
+    "absolute": ("absolute", 1),
+    "maximum": ("maximum", 2),
+    "where": ("where", 3),
+}
+SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+COMPARISONS = {ast.Lt: "<", ast.Gt: ">", ast.Eq: "=="}
+
+
+class Refused(Exception):
+    """Something outside the language, with the file and line where it stands."""
+
+
+def refuse(path: Path, node: ast.AST, why: str) -> Refused:
+    """A refusal that points at ``node``."""
+    line = getattr(node, "lineno", 1)
+    return Refused(f"{path}:{line}: `{ast.unparse(node)}`: {why}")
+
+
+def bare(text: str) -> str:
+    """A sum or product without the parentheses around the whole of it."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and place < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
+
+
+@dataclass
+class Body:
+    """The translation of one function with its flags decided.
+
+    Attributes:
+        path: the file the function stands in, for refusals.
+        flags: the keyword-only arguments and their values.
+        records: the arguments with fields (``s``, ``sums``, ``row``, ``total``) and the fields they have.
+        names: the names that may be read; assignments add to them.
+        absent: states the function takes but this variant lacks.
+        element: whether this is the math of one element, computed in float32. There scalar-with-scalar
+            arithmetic is refused: ``1 - s.beta1`` would be rounded twice.
+    """
+
+    path: Path
+    flags: Mapping[str, bool]
+    records: Mapping[str, Sequence[str]]
+    names: set[str]
+    absent: frozenset[str] = frozenset()
+    element: bool = True
+    conditions: set[str] = field(default_factory=set)  # names that hold a comparison
+    fields_read: set[tuple[str, str]] = field(default_factory=set)
+    names_read: set[str] = field(default_factory=set)
+
+    def expression(self, node: ast.expr) -> str:
+        """The C++ text of one expression."""
+        match node:
+            case ast.Name(id=name):
+                return self._name(node, name)
+            case ast.Attribute(value=ast.Name(id=record), attr=name) if record in self.records:
+                if name not in self.records[record]:
+                    raise refuse(self.path, node, f"`{record}` has no field `{name}`")
+                self.fields_read.add((record, name))
+                return f"{record}.{name}"
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return f"F({float(value)!r})"
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return f"-{self.expression(operand)}"
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in SIGNS:
+                if self.element and self._is_scalar(left) and self._is_scalar(right):
+                    raise refuse(
+                        self.path, node, "scalar with scalar; prepare it in scalars(), in double"
+                    )
+                return f"({self.expression(left)} {SIGNS[type(op)]} {self.expression(right)})"
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
+                return f"({self.expression(left)} {COMPARISONS[type(op)]} {self.expression(right)})"
+            case ast.IfExp(test=test, body=then, orelse=other):
+                return self.expression(then if self._decided(test) else other)
+            case ast.Call(func=ast.Name(id=word), args=arguments, keywords=[]) if word in WORDS:
+                return self._call(node, word, arguments)
+        raise refuse(self.path, node, "outside the language of declared math")
+
+    def statements(self, body: Sequence[ast.stmt], results: Sequence[str | None]) -> Iterator[str]:
+        """The C++ statements of a body; its ``return`` assigns to ``results`` (None: not wanted)."""
+        for node in body:
+            match node:
+                case ast.Expr(value=ast.Constant(value=str())):
+                    continue  # the docstring
+                case ast.If(test=test, body=then, orelse=other):
+                    yield from self.statements(then if self._decided(test) else other, results)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    yield self._assignment(node, name, value)
+                case ast.Return(value=value) if value is not None:
+                    yield from self._returned(node, value, results)
+                case _:
+                    raise refuse(self.path, node, "outside the language of declared math")
+
+    def _assignment(self, node: ast.Assign, name: str, value: ast.expr) -> str:
+        text = bare(self.expression(value))
+        condition = isinstance(value, ast.Compare)
+        if name in self.names and condition != (name in self.conditions):
+            raise refuse(
+                self.path, node, f"`{name}` is a number in one place and a condition in another"
+            )
+        if name in self.names:
+            self.names_read.add(name)  # an operand that is only written needs its variable as well
+        kind = "" if name in self.names else "bool " if condition else "F "
+        self.names.add(name)
+        if condition:
+            self.conditions.add(name)
+        return f"{kind}{name} = {text};"
+
+    def _returned(
+        self, node: ast.Return, value: ast.expr, results: Sequence[str | None]
+    ) -> Iterator[str]:
+        values = value.elts if isinstance(value, ast.Tuple) else [value]
+        if len(values) != len(results):
+            raise refuse(self.path, node, f"expected {len(results)} result(s)")
+        for result, one in zip(results, values, strict=True):
+            if result is not None:
+                yield f"{result} = {bare(self.expression(one))};"
+
+    def _name(self, node: ast.expr, name: str) -> str:
+        if name in self.absent:
+            raise refuse(self.path, node, "this variant has no such state; test its flag first")
+        if name not in self.names:
+            raise refuse(self.path, node, "unknown name")
+        self.names_read.add(name)
+        return name
+
+    def _call(self, node: ast.expr, word: str, arguments: Sequence[ast.expr]) -> str:
+        name, arity = WORDS[word]
+        if len(arguments) != arity:
+            raise refuse(self.path, node, f"{word} takes {arity} argument(s)")
+        if word == "where" and not self._is_condition(arguments[0]):
+            raise refuse(self.path, node, "the first argument of where must be a comparison")
+        texts = [self.expression(argument) for argument in arguments]
+        # The type is spelled out, so that a constant and an element may meet in one call.
+        return f"{name}<F>({', '.join(texts)})"
+
+    def _decided(self, test: ast.expr) -> bool:
+        match test:
+            case ast.Name(id=flag) if flag in self.flags:
+                return self.flags[flag]
+            case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=flag)) if flag in self.flags:
+                return not self.flags[flag]
+        raise refuse(self.path, test, "only a keyword-only flag can be tested")
+
+    def _is_condition(self, node: ast.expr) -> bool:
+        named = isinstance(node, ast.Name) and node.id in self.conditions
+        return named or isinstance(node, ast.Compare)
+
+    def _is_scalar(self, node: ast.expr) -> bool:
+        """Whether an expression holds no element, only fields of ``s`` and constants."""
+        match node:
+            case ast.Constant():
+                return True
+            case ast.Attribute(value=ast.Name(id=record)):
+                return record in self.records
+            case ast.UnaryOp(operand=operand):
+                return self._is_scalar(operand)
+        return False

@@ -1,0 +1,25 @@
+// Norms and scaling of lists of tensors, and the memory floor of the benchmark.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels.h"
+#include "table.h"
+
+namespace ingot {
+
+// Of the kGrad operands of a table.
+double sum_of_squares(const Table& table, const Kernels& kernels);
+double largest_magnitude(const Table& table, const Kernels& kernels);
+
+// The kParam operands of a table, in place.
+void scale(const Table& table, const Kernels& kernels, double factor);
+
+// The memory traffic of a step and nothing else: `read` and `write` are tables of the same number of stretches.
+struct FloorEntry {
+  Streams streams;
+  int64_t words;
+};
+void touch(const std::vector<FloorEntry>& entries, int reads, int writes, const Kernels& kernels);
+
+}  // namespace ingot

@@ -1,0 +1,86 @@
+// Staging of tiles; what is float32 (float64) and consecutive never passes through here.
+#include "stage.h"
+
+namespace ingot {
+namespace {
+
+int index_of(DType dtype) { return static_cast<int>(dtype); }
+
+char* address(const Tensor& tensor, int operand, int64_t element) {
+  return static_cast<char*>(tensor.data[operand]) + element * kItemSize[index_of(tensor.dtype[operand])];
+}
+
+}  // namespace
+
+void Stage::point(int operand, void* values) {
+  if (operand == kParam) block_.param = values;
+  else if (operand == kGrad) block_.grad = values;
+  else block_.state[operand - kState] = values;
+}
+
+void* Stage::pointer(int operand) const {
+  return operand == kParam ? block_.param : block_.state[operand - kState];
+}
+
+// The stored elements, consecutive: where they are, or a copy.
+const void* Stage::packed(const Span& span, int operand) {
+  const Tensor& tensor = table_.tensors[span.tensor];
+  const View* view = table_.view(tensor, operand);
+  if (view == nullptr) return address(tensor, operand, span.begin);
+  gather(tensor.data[operand], *view, kItemSize[index_of(tensor.dtype[operand])], span.begin, span.count, packed_.bytes);
+  return packed_.bytes;
+}
+
+void* Stage::bring_in(const Span& span, int operand) {
+  const Tensor& tensor = table_.tensors[span.tensor];
+  const bool same_type = tensor.dtype[operand] == (tensor.wide ? DType::float64 : DType::float32);
+  if (same_type && table_.view(tensor, operand) == nullptr) return address(tensor, operand, span.begin);
+  void* values = values_[operand].bytes;
+  kernels_.load[tensor.wide][index_of(tensor.dtype[operand])](packed(span, operand), values, span.count);
+  return values;
+}
+
+void Stage::load(const Span& span, unsigned operands) {
+  for (int k = 0; k < kState + table_.states; ++k) {
+    if (operands & bit(k)) point(k, bring_in(span, k));
+  }
+  if (table_.masters && (operands & kParamBit)) {
+    const DType stored = table_.tensors[span.tensor].dtype[kStored];
+    kernels_.adopt[index_of(stored)](block_.param, packed(span, kStored), span.count);
+  }
+}
+
+void Stage::bring_out(const Span& span, int operand, const void* values) {
+  const Tensor& tensor = table_.tensors[span.tensor];
+  const View* view = table_.view(tensor, operand);
+  void* target = view == nullptr ? address(tensor, operand, span.begin) : packed_.bytes;
+  if (values == target) return;
+  const int dtype = index_of(tensor.dtype[operand]);
+  const bool noisy = operand != kStored && !table_.keys[0].empty() && kernels_.store_noisy[dtype] != nullptr;
+  if (noisy) {
+    Noise noise = {table_.keys[operand == kParam ? 0 : operand - kState + 1][span.tensor], span.begin, nullptr};
+    const Views* views = tensor.views < 0 ? nullptr : table_.views[tensor.views].get();
+    if (views != nullptr && !is_consecutive(views->index)) {
+      list_offsets(views->index, span.begin, span.count, indices_);
+      noise.indices = indices_;
+    }
+    kernels_.store_noisy[dtype](values, target, span.count, noise);
+  } else {
+    kernels_.store[tensor.wide][dtype](values, target, span.count);
+  }
+  if (view != nullptr) scatter(target, *view, kItemSize[dtype], span.begin, span.count, tensor.data[operand]);
+}
+
+void Stage::store(const Span& span, unsigned operands) {
+  for (int k = 0; k < kState + table_.states; ++k) {
+    if ((operands & bit(k)) && k != kGrad) bring_out(span, k, pointer(k));
+  }
+  if (table_.masters && (operands & kParamBit)) bring_out(span, kStored, block_.param);
+}
+
+void Stage::store_and_reload_states(const Span& span) {
+  store(span, kStateBits);
+  load(span, kStateBits);
+}
+
+}  // namespace ingot

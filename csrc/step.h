@@ -1,0 +1,92 @@
+// One step over all tensors of a table.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels.h"
+#include "schedule.h"
+#include "stage.h"
+#include "table.h"
+
+namespace ingot {
+
+// Elementwise optimizers: one sweep over every tensor.
+void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars);
+
+// Two-pass optimizers: sums over every tensor, finish, then the update. No update is kept between the passes.
+class TwoPass {
+ public:
+  TwoPass(const Table& table, const Kernels& kernels, const StepScalars& scalars)
+      : table_(table), kernels_(kernels), variant_(kernels.variants[table.variant]), scalars_(scalars) {}
+
+  void run() const;
+  // The passes one at a time, for sharded tensors: sums of other processes come in between. `sums` has one line of
+  // `total_rows` per sum, `keep` and `rate` have one number per row; all start at zero.
+  void first(double* sums, int64_t total_rows) const;
+  void second(const double* keep, const double* rate) const;
+
+ private:
+  // Some rows of a tensor, or part of one row.
+  struct Part {
+    int64_t tensor;
+    int64_t row, rows;
+    int64_t column, columns;
+  };
+  // What the first pass knows about a unit. A unit is the part of a large tensor that one thread takes.
+  struct Partial {
+    double sums[kSums];
+    double score;
+  };
+  // A tensor of more than one unit, and the number of its first unit in its wave.
+  struct Large {
+    int64_t tensor;
+    int64_t first_unit;
+    Totals totals;
+  };
+  struct Wave {
+    std::vector<Task> small;
+    std::vector<Large> large;
+    int64_t units = 0;
+    int64_t elements = 0;
+  };
+
+  int64_t units_of(int64_t tensor) const;
+  Part unit_of(int64_t tensor, int64_t number) const;
+
+  // A group is the rows of one kernel call: as many as fit a tile, at least one. It does not depend on layout or type,
+  // because it decides the order of additions.
+  template <class Visit>
+  void for_groups(const Part& unit, Visit visit) const {
+    const int64_t most = std::clamp<int64_t>(kTile / unit.columns, 1, kTileRows);
+    for (int64_t row = 0; row < unit.rows; row += most) {
+      visit(Part{unit.tensor, unit.row + row, std::min(most, unit.rows - row), unit.column, unit.columns});
+    }
+  }
+  template <class Visit>
+  void for_tiles(const Part& group, Visit visit) const;
+
+  void advance_and_sum(Stage& stage, const Part& group, RowSums& sums) const;
+  void sum_again(Stage& stage, const Part& group, RowSums& sums) const;
+  void apply(Stage& stage, const Part& group, const double* keep, const double* rate) const;
+
+  Partial sum_unit(Stage& stage, const Part& unit) const;
+  Totals add_up(int64_t tensor, const Partial* partials) const;
+  double score_one(const double* sums, double root_n) const;
+  void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials) const;
+
+  void run_small(Stage& stage, int64_t tensor) const;
+  void run_wave(Wave& wave) const;
+  template <class Visit>
+  void for_all_units(Visit visit) const;
+
+  const Tensor& tensor(int64_t index) const { return table_.tensors[index]; }
+  const Math& math(int64_t index) const { return variant_.math[tensor(index).wide]; }
+
+  const Table& table_;
+  const Kernels& kernels_;
+  const Variant& variant_;
+  const StepScalars& scalars_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,127 @@
+// Building the pointer table: types, shapes, and which operands need a view.
+#include "table.h"
+
+#include <algorithm>
+
+namespace ingot {
+namespace {
+
+const char* const kNames[kOperands] = {"param", "grad", "state 0", "state 1", "state 2", "stored param"};
+
+int64_t element_count(const DLTensor& tensor) {
+  int64_t count = 1;
+  for (int d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
+  return count;
+}
+
+bool is_row_major(const DLTensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
+    expected *= tensor.shape[d];
+  }
+  return true;
+}
+
+// The operand whose shape and memory order the others follow. A table of gradients alone has no parameters.
+const DLTensor& leader(const DLTensor* const* operands) {
+  return operands[kParam] != nullptr ? *operands[kParam] : *operands[kGrad];
+}
+
+std::vector<int64_t> strides_of(const DLTensor& tensor) {
+  if (tensor.strides != nullptr) return std::vector<int64_t>(tensor.strides, tensor.strides + tensor.ndim);
+  std::vector<int64_t> strides(tensor.ndim);
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    strides[d] = expected;
+    expected *= tensor.shape[d];
+  }
+  return strides;
+}
+
+}  // namespace
+
+const char* check_storage(const DLTensor& tensor, DType* dtype) {
+  if (tensor.device.device_type != kDLCPU) return "it is not on the CPU";
+  const DLDataType type = tensor.dtype;
+  if (type.lanes != 1) return "its type is not supported";
+  if (type.code == kDLFloat && type.bits == 32) *dtype = DType::float32;
+  else if (type.code == kDLFloat && type.bits == 64) *dtype = DType::float64;
+  else if (type.code == kDLFloat && type.bits == 16) *dtype = DType::float16;
+  else if (type.code == kDLBfloat && type.bits == 16) *dtype = DType::bfloat16;
+  else return "its type is not float32, bfloat16, float16 or float64";
+  // A FakeTensor or wrapper subclass describes itself like any other, but has nothing behind it.
+  if (tensor.data == nullptr && element_count(tensor) > 0) return "it has no storage";
+  return nullptr;
+}
+
+std::string TableBuilder::add(const DLTensor* const* operands) {
+  Tensor tensor = {};
+  tensor.views = -1;
+  const DLTensor& param = leader(operands);
+  bool row_major = true;
+  for (int k = 0; k < kOperands; ++k) {
+    if (operands[k] == nullptr) continue;
+    const DLTensor& operand = *operands[k];
+    if (const char* why = check_storage(operand, &tensor.dtype[k])) return std::string(kNames[k]) + ": " + why;
+    if (operand.ndim != param.ndim || !std::equal(param.shape, param.shape + param.ndim, operand.shape)) {
+      return std::string(kNames[k]) + ": its shape is not that of the parameter";
+    }
+    tensor.data[k] = static_cast<char*>(operand.data) + operand.byte_offset;
+    row_major = row_major && is_row_major(operand);
+  }
+  const int64_t count = element_count(param);
+  tensor.apart = param.ndim - inner_dims_ > 1;
+  tensor.rows = rows_ && tensor.apart ? param.shape[0] : 1;
+  tensor.length = tensor.rows > 0 ? count / tensor.rows : 0;
+  tensor.wide = tensor.dtype[operands[kParam] != nullptr ? kParam : kGrad] == DType::float64;
+  if (!row_major && count > 0) {
+    const std::string why = lay_out(tensor, operands);
+    if (!why.empty()) return why;
+  }
+  if (operands[kStored] != nullptr && kItemSize[static_cast<int>(tensor.dtype[kStored])] != 2) {
+    return "stored param: a master copy is for 16-bit parameters";
+  }
+  const DType math = tensor.wide ? DType::float64 : DType::float32;
+  tensor.direct = operands[kStored] == nullptr;
+  for (int k = 0; k < kOperands; ++k) {
+    if (operands[k] == nullptr) continue;
+    const bool same = tensor.dtype[k] == math;
+    if (!same && k >= kState && tensor.wide != (tensor.dtype[k] == DType::float64)) {
+      return std::string(kNames[k]) + ": float64 mixed with other types";
+    }
+    if (!same && k >= kState && k < kStored) table_.rounded_states = true;
+    tensor.direct = tensor.direct && same && table_.view(tensor, k) == nullptr;
+  }
+  table_.tensors.push_back(tensor);
+  return {};
+}
+
+std::string TableBuilder::lay_out(Tensor& tensor, const DLTensor* const* operands) {
+  const DLTensor& param = leader(operands);
+  const std::vector<int64_t> strides = strides_of(param);
+  const bool rows_first = tensor.rows > 1;
+  const std::vector<int> order = memory_order(param.shape, strides.data(), param.ndim, rows_first);
+  auto views = std::make_unique<Views>();
+  bool consecutive = true;
+  for (int k = 0; k < kOperands; ++k) {
+    if (operands[k] == nullptr) continue;
+    View& view = views->operand[k];
+    view = make_view(param.shape, strides_of(*operands[k]).data(), order);
+    if (k != kGrad && may_overlap(view)) return std::string(kNames[k]) + ": some of its elements share memory";
+    consecutive = consecutive && is_consecutive(view);
+  }
+  if (!table_.keys[0].empty()) {
+    DLTensor compact = param;
+    compact.strides = nullptr;
+    views->index = make_view(param.shape, strides_of(compact).data(), order);
+    consecutive = consecutive && is_consecutive(views->index);
+  }
+  if (consecutive) return {};
+  tensor.views = static_cast<int32_t>(table_.views.size());
+  table_.views.push_back(std::move(views));
+  return {};
+}
+
+}  // namespace ingot

@@ -1,0 +1,72 @@
+// The pointer table of one step: every operand of every tensor, as read from torch at the start of the step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dlpack.h"
+#include "kernels.h"
+#include "layout.h"
+
+namespace ingot {
+
+// What the math works on. `kStored` is the 16-bit parameter if there is a float32 master copy; the master is then kParam.
+enum Operand { kParam, kGrad, kState, kStored = kState + kMaxStates, kOperands };
+
+struct Tensor {
+  void* data[kOperands];
+  DType dtype[kOperands];
+  bool wide;    // the math runs in double
+  bool apart;   // two or more dimensions: what AdamP calls channels exist
+  bool direct;  // all operands are consecutive and of the type of the math: kernels run on them in place
+  int32_t views;  // index into Table::views, -1: all operands are consecutive
+  int64_t rows;   // rows * length is the number of elements
+  int64_t length;
+
+  int64_t count() const { return rows * length; }
+};
+
+// The views of the operands of one tensor, in a common order; only operands that are not consecutive need one.
+struct Views {
+  View operand[kOperands];
+  View index;  // row-major indices, for stochastic rounding; empty if consecutive
+};
+
+struct Table {
+  int variant = -1;
+  int states = 0;
+  bool masters = false;
+  bool rounded_states = false;  // states in 16 bits: the direction sees them as stored
+  std::vector<Tensor> tensors;
+  std::vector<std::unique_ptr<Views>> views;
+  std::vector<uint32_t> keys[1 + kMaxStates];  // stochastic rounding; empty: to nearest
+
+  const View* view(const Tensor& tensor, int operand) const {
+    if (tensor.views < 0) return nullptr;
+    const View& view = views[tensor.views]->operand[operand];
+    return is_consecutive(view) ? nullptr : &view;
+  }
+};
+
+// Adds tensors to a table one at a time; an empty string, or why a tensor cannot be taken.
+class TableBuilder {
+ public:
+  TableBuilder(Table& table, bool rows, int inner_dims) : table_(table), rows_(rows), inner_dims_(inner_dims) {}
+
+  // `operands[k]` is null for operands that this table does not have. All but the gradient are written to.
+  std::string add(const DLTensor* const* operands);
+
+ private:
+  std::string lay_out(Tensor& tensor, const DLTensor* const* operands);
+
+  Table& table_;
+  bool rows_;
+  int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
+};
+
+// Why a tensor's values cannot be read here; null if they can.
+const char* check_storage(const DLTensor& tensor, DType* dtype);
+
+}  // namespace ingot

@@ -1,0 +1,216 @@
+// Two-pass optimizers. Large tensors: both passes over units, in parallel. Small ones: one thread does both, in cache.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "step.h"
+
+namespace ingot {
+namespace {
+
+constexpr int64_t kUnit = 1 << 16;    // elements; four float32 operands of a unit fit a cache of 1 MB
+constexpr int64_t kWaveUnits = 4096;  // bounds the partial sums kept at once to 200 KB, whatever the model's size
+
+constexpr unsigned kGradSums = 1u << 1 | 1u << 3;  // gg and pg
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Units are whole rows, unless rows are longer than a unit.
+bool is_long(const Tensor& tensor) { return tensor.length > kUnit; }
+int64_t pieces_of_row(const Tensor& tensor) { return is_long(tensor) ? divide_up(tensor.length, kUnit) : 1; }
+
+double root_length(const Tensor& tensor) {
+  return tensor.apart ? std::sqrt(static_cast<double>(tensor.length)) : std::numeric_limits<double>::infinity();
+}
+
+void clear(RowSums& sums, int64_t rows) {
+  for (double(&of)[kTileRows] : sums.of) std::fill_n(of, rows, 0.0);
+}
+
+}  // namespace
+
+int64_t TwoPass::units_of(int64_t index) const {
+  const Tensor& t = tensor(index);
+  if (t.count() == 0) return 0;
+  return is_long(t) ? t.rows * pieces_of_row(t) : divide_up(t.rows, kUnit / t.length);
+}
+
+TwoPass::Part TwoPass::unit_of(int64_t index, int64_t number) const {
+  const Tensor& t = tensor(index);
+  if (is_long(t)) {
+    const int64_t column = number % pieces_of_row(t) * kUnit;
+    return {index, number / pieces_of_row(t), 1, column, std::min(kUnit, t.length - column)};
+  }
+  const int64_t rows = kUnit / t.length, row = number * rows;
+  return {index, row, std::min(rows, t.rows - row), 0, t.length};
+}
+
+// The stretches of a group that a stage can hold: all of it, or tiles of a row that is longer than one.
+template <class Visit>
+void TwoPass::for_tiles(const Part& group, Visit visit) const {
+  const Tensor& t = tensor(group.tensor);
+  const int64_t begin = group.row * t.length + group.column, count = group.rows * group.columns;
+  if (t.direct || count <= kTile) {
+    visit(Span{group.tensor, begin, count}, group.rows, group.columns);
+    return;
+  }
+  for (int64_t i = 0; i < count; i += kTile) {
+    const int64_t length = std::min(kTile, count - i);
+    visit(Span{group.tensor, begin + i, length}, int64_t{1}, length);
+  }
+}
+
+void TwoPass::advance_and_sum(Stage& stage, const Part& group, RowSums& sums) const {
+  const Math& m = math(group.tensor);
+  clear(sums, group.rows);
+  for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
+    stage.load(span, kParamBit | kGradBit | kStateBits);
+    if (table_.rounded_states) {
+      m.advance(stage.block(), span.count, scalars_);
+      stage.store_and_reload_states(span);
+      m.sum(stage.block(), rows, length, scalars_, sums);
+    } else {
+      m.advance_and_sum(stage.block(), rows, length, scalars_, sums);
+      stage.store(span, kStateBits);
+    }
+  });
+}
+
+// The sums of rows are computed again in the second pass rather than kept: those of a vocabulary would take megabytes.
+void TwoPass::sum_again(Stage& stage, const Part& group, RowSums& sums) const {
+  clear(sums, group.rows);
+  if (variant_.row_sums == 0) return;
+  const bool grad = variant_.direction_reads_grad || (variant_.row_sums & kGradSums);
+  const unsigned operands = kParamBit | kStateBits | (grad ? kGradBit : 0u);
+  for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
+    stage.load(span, operands);
+    math(group.tensor).sum_for_finish(stage.block(), rows, length, scalars_, sums);
+  });
+}
+
+void TwoPass::apply(Stage& stage, const Part& group, const double* keep, const double* rate) const {
+  const unsigned operands = kParamBit | kStateBits | (variant_.direction_reads_grad ? kGradBit : 0u);
+  for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
+    stage.load(span, operands);
+    math(group.tensor).apply(stage.block(), rows, length, scalars_, keep, rate);
+    stage.store(span, kParamBit);
+  });
+}
+
+TwoPass::Partial TwoPass::sum_unit(Stage& stage, const Part& unit) const {
+  Partial partial = {};
+  for_groups(unit, [&](const Part& group) {
+    RowSums sums;
+    double scores[kTileRows];
+    advance_and_sum(stage, group, sums);
+    variant_.score(sums, group.rows, root_length(tensor(unit.tensor)), scalars_, scores);
+    for (int64_t row = 0; row < group.rows; ++row) partial.score += scores[row];
+    for (int k = 0; k < kSums; ++k) {
+      for (int64_t row = 0; row < group.rows; ++row) partial.sums[k] += sums.of[k][row];
+    }
+  });
+  return partial;
+}
+
+double TwoPass::score_one(const double* sums, double root_n) const {
+  RowSums one;
+  for (int k = 0; k < kSums; ++k) one.of[k][0] = sums[k];
+  double score;
+  variant_.score(one, 1, root_n, scalars_, &score);
+  return score;
+}
+
+Totals TwoPass::add_up(int64_t index, const Partial* partials) const {
+  const Tensor& t = tensor(index);
+  Totals totals = {};
+  totals.root_n = root_length(t) * std::sqrt(static_cast<double>(t.rows));
+  const int64_t pieces = pieces_of_row(t);
+  for (int64_t unit = 0; unit < units_of(index); unit += pieces) {
+    Partial row = {};
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      for (int k = 0; k < kSums; ++k) row.sums[k] += partials[unit + piece].sums[k];
+    }
+    for (int k = 0; k < kSums; ++k) totals.sums[k] += row.sums[k];
+    totals.far_rows += pieces > 1 ? score_one(row.sums, root_length(t)) : partials[unit].score;
+  }
+  totals.far_total = score_one(totals.sums, totals.root_n);
+  return totals;
+}
+
+void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials) const {
+  const Tensor& t = tensor(unit.tensor);
+  for_groups(unit, [&](const Part& group) {
+    RowSums sums;
+    double keep[kTileRows], rate[kTileRows];
+    if (t.rows == 1) {
+      for (int k = 0; k < kSums; ++k) sums.of[k][0] = totals.sums[k];
+    } else if (is_long(t)) {
+      clear(sums, 1);
+      const Partial* piece = partials + unit.row * pieces_of_row(t);
+      for (const Partial* end = piece + pieces_of_row(t); piece != end; ++piece) {
+        for (int k = 0; k < kSums; ++k) sums.of[k][0] += piece->sums[k];
+      }
+    } else {
+      sum_again(stage, group, sums);
+    }
+    variant_.finish(sums, group.rows, root_length(t), totals, scalars_, keep, rate);
+    apply(stage, group, keep, rate);
+  });
+}
+
+void TwoPass::run_small(Stage& stage, int64_t index) const {
+  if (tensor(index).count() == 0) return;
+  const Part whole = unit_of(index, 0);
+  const Partial partial = sum_unit(stage, whole);
+  finish_unit(stage, whole, add_up(index, &partial), &partial);
+}
+
+void TwoPass::run() const {
+  Wave wave;
+  int64_t grouped = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(table_.tensors.size()); ++i) {
+    const int64_t units = units_of(i), count = tensor(i).count();
+    if (wave.units > 0 && wave.units + units > kWaveUnits) {
+      run_wave(wave);
+      wave = {};
+    }
+    if (units <= 1) {
+      add_small(wave.small, i, count, grouped);
+    } else {
+      wave.large.push_back({i, wave.units, {}});
+      wave.units += units;
+    }
+    wave.elements += count;
+  }
+  run_wave(wave);
+}
+
+void TwoPass::run_wave(Wave& wave) const {
+  std::vector<Partial> partials(wave.units);
+  const auto find = [&](int64_t unit) -> Large& {
+    const auto after = std::upper_bound(wave.large.begin(), wave.large.end(), unit,
+                                        [](int64_t number, const Large& large) { return number < large.first_unit; });
+    return *(after - 1);
+  };
+  const int64_t small = static_cast<int64_t>(wave.small.size());
+  // Large units first: the small tensors at the end even out the threads.
+  share(wave.units + small, wave.elements, [&](int64_t number) {
+    Stage stage(table_, kernels_);
+    if (number < wave.units) {
+      const Large& large = find(number);
+      partials[number] = sum_unit(stage, unit_of(large.tensor, number - large.first_unit));
+      return;
+    }
+    const Task& task = wave.small[number - wave.units];
+    for (int64_t i = task.tensor; i < task.last; ++i) run_small(stage, i);
+  });
+  for (Large& large : wave.large) large.totals = add_up(large.tensor, &partials[large.first_unit]);
+  share(wave.units, wave.elements, [&](int64_t number) {
+    Stage stage(table_, kernels_);
+    const Large& large = find(number);
+    const Part unit = unit_of(large.tensor, number - large.first_unit);
+    finish_unit(stage, unit, large.totals, &partials[large.first_unit]);
+  });
+}
+
+}  // namespace ingot

@@ -1,0 +1,155 @@
+"""The native backend: C++ over all tensors of a bucket in one call, on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.nn import Parameter
+
+if TYPE_CHECKING:
+    from ingot import _native as core
+    from ingot.plan import Bucket
+    from ingot.spec import Variant
+else:
+    try:
+        from ingot import _native as core
+    except ImportError as _error:
+        core, _import_error = None, str(_error)
+
+_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
+
+
+@cache
+def _unavailable() -> str | None:
+    """Connect the core with torch, once; the reason if that fails."""
+    if core is None:
+        return f"the compiled core does not load ({_import_error})"
+    exchange_api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange_api is None:
+        return f"torch {torch.__version__} has no DLPack exchange table; 2.10 or newer is needed"
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBRARY[sys.platform]))
+        address = ctypes.cast(library.torch_parallel_for, ctypes.c_void_p).value
+    except (KeyError, OSError, AttributeError) as error:
+        return f"torch {torch.__version__} gives no access to its threads ({error!r})"
+    core.setup(exchange_api, address or 0, Tensor, Parameter)
+    # A table of another layout than expected would show here, before it can do harm.
+    if core.squares([torch.tensor([3.0, -4.0])]) != 25.0:
+        return f"the compiled core does not read the tensors of torch {torch.__version__}"
+    return None
+
+
+@cache
+def _number(variant: Variant) -> int | None:
+    """The number of a variant in the core; None if it was not compiled in.
+
+    A spec from elsewhere may carry a known name, but not the math that was compiled.
+    """
+    spec = variant.spec
+    if spec.direction.__module__ != f"ingot.optim.{spec.name}":
+        return None
+    return core.variants().get(variant.name)
+
+
+class Native:
+    """Runs on CPU tensors of floating-point types, whatever their layout."""
+
+    name = "native"
+    devices = "cpu"
+    hint = (
+        "Reinstall ingot where a C++17 compiler is found; INGOT_REQUIRE_NATIVE=1 shows its errors."
+    )
+
+    def unavailable(self) -> str | None:
+        """Why the core cannot be used: not built, or no match for this torch."""
+        return _unavailable()
+
+    def prepare(self, bucket: Bucket) -> str | None:
+        """Read all tensors as they are now into ``bucket.table``; or say why they cannot be taken."""
+        number = _number(bucket.variant)
+        if number is None:
+            return f"{bucket.variant.name} was not compiled in"
+        table = core.prepare(
+            number,
+            bucket.params,
+            bucket.grads,
+            bucket.states,
+            bucket.masters,
+            None if bucket.rounding is None else bucket.rounding.keys,
+            # The real view of a complex parameter has one dimension more; it makes no rows of a vector.
+            1 if bucket.owners and bucket.owners[0].is_complex() else 0,
+        )
+        if isinstance(table, str):
+            return table
+        bucket.table = table
+        return None
+
+    def run(self, bucket: Bucket) -> None:
+        """Update all tensors; two-pass optimizers do both passes and ``finish`` inside the call."""
+        core.run(bucket.table, bucket.scalars, float(bucket.grad_scale))
+        _written(bucket)
+
+    def first(self, bucket: Bucket) -> Tensor:
+        """Advance the states; return the sums of every row, [spec.sums, rows]."""
+        sums = torch.zeros(
+            len(bucket.variant.spec.sums), core.rows(bucket.table), dtype=torch.float64
+        )
+        core.first(bucket.table, bucket.scalars, float(bucket.grad_scale), sums)
+        return sums
+
+    def second(self, bucket: Bucket, keep: Tensor, rate: Tensor) -> None:
+        """Apply one (keep, rate) per row."""
+        rows = core.rows(bucket.table)
+        keep, rate = (x.to(torch.float64).expand(rows).contiguous() for x in (keep, rate))
+        core.second(bucket.table, bucket.scalars, float(bucket.grad_scale), keep, rate)
+        _written(bucket)
+
+    def squares(self, tensors: Sequence[Tensor]) -> float | None:
+        """The sum of squares in double precision; None if a tensor cannot be read."""
+        try:
+            return core.squares(list(tensors))
+        except ValueError:
+            return None
+
+    def largest(self, tensors: Sequence[Tensor]) -> float | None:
+        """The largest magnitude, NaN if there is one; None if a tensor cannot be read."""
+        try:
+            return core.largest(list(tensors))
+        except ValueError:
+            return None
+
+    def scale_(self, tensors: Sequence[Tensor], factor: Tensor | float) -> bool:
+        """Multiply all tensors in place; False, with nothing done, if one cannot be taken."""
+        try:
+            core.scale(list(tensors), float(factor))
+        except ValueError:
+            return False
+        increment_version(tensors)
+        return True
+
+
+def floor(reads: Sequence[Sequence[Tensor]], writes: Sequence[Sequence[Tensor]]) -> None:
+    """The memory traffic of a step without its math, for benchmarks.
+
+    Every tensor in ``reads`` is read, every tensor in ``writes`` is read and written back unchanged, with the
+    threads and the prefetching of a step. A list in both counts as written.
+    """
+    written = {id(tensors[0]) for tensors in writes if tensors}
+    only_read = [list(tensors) for tensors in reads if tensors and id(tensors[0]) not in written]
+    core.floor(only_read, [list(tensors) for tensors in writes])
+
+
+def _written(bucket: Bucket) -> None:
+    """Tell autograd what was changed. The states are nobody's but the optimizer's: no graph holds them."""
+    increment_version(bucket.params)
+
+
+NATIVE = Native()
