@@ -35,7 +35,10 @@ class Operands:
 
     def grad(self) -> Tensor:
         """The gradient, scaled."""
-        return self.bucket.grads[self.index].to(self.dtype) * self.bucket.grad_scale
+        scale = self.bucket.grad_scale
+        if isinstance(scale, Tensor):
+            scale = scale.to(self.dtype)  # a 0-dim gradient would take on the type of a wider scale
+        return self.bucket.grads[self.index].to(self.dtype) * scale
 
     def states(self) -> list[Tensor]:
         """The states in the type of the math."""
