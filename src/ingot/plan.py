@@ -177,7 +177,7 @@ class Planner:
         step, formula_step = next_step(variant, slots)
         grad = param.grad
         assert grad is not None
-        plain = is_plain(param, variant) and is_plain(grad, variant)
+        plain = is_plain(param) and is_plain(grad)
         sharded = variant.two_pass and shards.is_sharded(param)
         kind = (place.group, variant, param.device, param.dtype, grad.dtype, plain, sharded)
         key = ((step, formula_step), *kind)
@@ -236,10 +236,8 @@ def next_step(variant: Variant, slots: Slots) -> tuple[int, int]:
     return step, 1 if any(slots.get(name) is None for name in variant.states) else 2
 
 
-def is_plain(tensor: Tensor, variant: Variant) -> bool:
-    """Whether a backend may treat the tensor as a block of numbers with rows along dim 0."""
-    if variant.spec.rows and tensor.is_complex():
-        return False  # the real view of a complex vector has two dimensions
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a backend may treat the tensor as a block of numbers."""
     return type(shards.local(tensor)) in (Tensor, Parameter)
 
 
