@@ -10,11 +10,15 @@ from torch import Tensor
 
 from ingot import backends, exchange, shards
 from ingot.exchange import Scope
+from ingot.options import Rule, real
 from ingot.plan import operand
 
 if TYPE_CHECKING:
     from ingot.base import FusedOptimizer
     from ingot.plan import Bucket
+
+MAX_NORM = Rule("max_norm value", lambda x: real(x) >= 0, "a number >= 0")
+NORM_TYPE = Rule("norm_type value", lambda x: real(x) > 0, "a number > 0, or math.inf")
 
 
 def unscale(buckets: Sequence[Bucket], scale: Tensor | float | None) -> None:
@@ -78,26 +82,35 @@ def numbered(optimizer: FusedOptimizer) -> list[tuple[int, Tensor]]:
 
 def clip_in_place(optimizer: FusedOptimizer, max_norm: float, norm_type: float) -> Tensor:
     """Scale ``.grad`` of all parameters so that their common norm is at most ``max_norm``; return the norm."""
-    owners = [(i, p) for i, (_, p) in enumerate(numbered(optimizer)) if p.grad is not None]
-    for _, param in owners:
+    name = type(optimizer).__name__
+    MAX_NORM.check(name, "max_norm", max_norm)
+    NORM_TYPE.check(name, "norm_type", norm_type)
+    grads: dict[int, Tensor] = {}
+    for ordinal, (_, param) in enumerate(numbered(optimizer)):
         grad: Any = param.grad
+        if grad is None:
+            continue
         if grad.layout is not torch.strided:
-            raise RuntimeError(f"{type(optimizer).__name__} does not support sparse gradients")
-        shards.check(f"{type(optimizer).__name__}: gradient to clip", param, grad)
-    grads = {i: operand(p.grad) for i, p in owners if p.grad is not None}
+            raise RuntimeError(f"{name} does not support sparse gradients")
+        shards.check(f"{name}: gradient to clip", param, grad)
+        grads[ordinal] = grad
     norm = total_norm(optimizer, grads, norm_type)
     if grads:
         coefficient = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        backends.scale_(list(grads.values()), coefficient)
+        backends.scale_([operand(grad) for grad in grads.values()], coefficient)
     return norm
 
 
 def total_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type: float) -> Tensor:
     """The norm of all gradients as one vector, over all shards."""
     if norm_type == 2:
+        grads = {ordinal: operand(grad) for ordinal, grad in grads.items()}
         sums = list(scope_sums(optimizer, grads).values())
         total = torch.stack(sums).sum().sqrt() if sums else torch.zeros(())
     else:
+        # The magnitude of a complex number is not that of its parts.
+        local = {ordinal: shards.local(grad) for ordinal, grad in grads.items()}
+        grads = {i: grad.abs() if grad.is_complex() else grad for i, grad in local.items()}
         total = other_norm(optimizer, grads, norm_type)
     return reported(total, grads.values())
 
