@@ -1,0 +1,167 @@
+"""The pictures: how far everybody is from the memory floor, and how the cost grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from ingot.cli.bench.peers import TITLES
+from ingot.cli.bench.records import FLOOR, Row
+from ingot.cli.bench.shapes import SHAPES
+from ingot.cli.bench.show import number
+
+OURS, THEIRS, LINE = "#c2410c", "#64748b", "#0f172a"
+COLORS = dict(zip(TITLES, ("#c2410c", "#2563eb", "#15803d", "#9333ea", "#b45309"), strict=True))
+
+
+def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
+    """One panel per optimizer and shape list: a dot per contestant, the floor a line at 1."""
+    race = [row for row in rows if row.part == "race"]
+    if not race:
+        return None
+    optimizers = [name for name in TITLES if any(row.optimizer == name for row in race)]
+    keys = list(dict.fromkeys(row.shapes for row in race))
+    order = {name: ranking(race, name) for name in optimizers}
+    counts = [len(order[name]) for name in optimizers]
+    figure, panels = plt.subplots(
+        len(optimizers),
+        len(keys),
+        figsize=(3.0 + 3.1 * len(keys), 1.6 + 0.34 * sum(counts) + 0.25 * len(counts)),
+        height_ratios=[count + 0.6 for count in counts],
+        sharex="col",
+        squeeze=False,
+        layout="constrained",
+    )
+    for line, optimizer in enumerate(optimizers):
+        for column, key in enumerate(keys):
+            panel = panels[line][column]
+            found = [r for r in race if (r.optimizer, r.shapes) == (optimizer, key)]
+            draw_panel(panel, found, order[optimizer])
+            if column:
+                panel.set_yticklabels([])
+            else:
+                panel.set_ylabel(TITLES[optimizer], fontsize=11, fontweight="bold", labelpad=10)
+            if line == 0:
+                size = f"{found[0].tensors} tensors, {found[0].parameters / 1e6:.1f} M parameters"
+                panel.set_title(f"{SHAPES[key].title}\n", fontsize=11, fontweight="bold")
+                panel.text(0.5, 1.03, size, transform=panel.transAxes, ha="center", fontsize=8)
+    figure.align_ylabels(panels[:, 0])
+    widen(panels)
+    unit = "time / memory floor" if has_floor(race) else "ms per step"
+    figure.supxlabel(f"{unit}, log scale; the number is ms per step, best of the run", fontsize=10)
+    figure.suptitle(f"One optimizer step, float32\n{machine_line(circumstances)}", fontsize=11)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
+
+def ranking(race: Sequence[Row], optimizer: str) -> list[str]:
+    """Contestants from slow to fast by their place on the first shape list, ours on top."""
+    rows = [row for row in race if row.optimizer == optimizer and row.contestant != FLOOR]
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.contestant, row)
+    return sorted(first, key=lambda name: (first[name].ours, -first[name].best_ms))
+
+
+def draw_panel(panel: Any, rows: Sequence[Row], order: Sequence[str]) -> None:
+    """The dots of one optimizer on one shape list."""
+    floor = next((row.best_ms for row in rows if row.contestant == FLOOR), None)
+    if floor is not None:
+        panel.axvline(1.0, color=LINE, linewidth=1.2)
+    for row in rows:
+        if row.contestant == FLOOR:
+            continue
+        place, color = order.index(row.contestant), OURS if row.ours else THEIRS
+        value = row.best_ms / (floor or 1.0)
+        panel.plot([1.0 if floor else value, value], [place, place], color=color, linewidth=2.2)
+        panel.plot(value, place, "o", color=color, markersize=7)
+        panel.annotate(
+            number(row.best_ms),
+            (value, place),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=color,
+            fontweight="bold" if row.ours else "normal",
+        )
+    panel.set_xscale("log")
+    panel.set_ylim(-0.8, len(order) - 0.2)
+    panel.set_yticks(range(len(order)), order, fontsize=9)
+    for label, name in zip(panel.get_yticklabels(), order, strict=True):
+        if name.startswith("ingot"):
+            label.set(color=OURS, fontweight="bold")
+    panel.grid(axis="x", color="#e2e8f0", linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.tick_params(axis="y", length=0)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+
+
+def widen(panels: Any) -> None:
+    """Readable ticks, and room for the numbers to the right of the dots."""
+    for column in panels.T if hasattr(panels, "T") else panels:
+        low, high = column[0].get_xlim()
+        column[0].set_xlim(low, high * (high / low) ** 0.22)
+        axis = column[-1].xaxis
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def has_floor(rows: Sequence[Row]) -> bool:
+    """Whether the floor was measured."""
+    return any(row.contestant == FLOOR for row in rows)
+
+
+def machine_line(circumstances: Mapping[str, str]) -> str:
+    """The machine and the versions in one line."""
+    parts = (
+        circumstances["cpu"],
+        f"{circumstances['threads']} threads",
+        f"torch {circumstances['torch']}",
+        f"ingot {circumstances['commit'] or circumstances['ingot']} ({circumstances['backend']})",
+        circumstances["date"][:10],
+    )
+    return ", ".join(parts)
+
+
+def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
+    """Time against size on log-log axes, with lines of slope one through the largest size."""
+    grown = [row for row in rows if row.part in ("parameters", "tensors")]
+    if not grown:
+        return None
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    labels = {
+        "parameters": "parameters, in tensors of (1000, 1000)",
+        "tensors": "tensors of (16, 64)",
+    }
+    for panel, (part, label) in zip(panels, labels.items(), strict=True):
+        for optimizer in TITLES:
+            line = [r for r in grown if r.part == part and r.optimizer == optimizer]
+            if not line:
+                continue
+            sizes = [getattr(row, part) for row in line]
+            times = [row.best_ms for row in line]
+            color = COLORS[optimizer]
+            panel.plot(sizes, times, "o-", color=color, markersize=4, label=TITLES[optimizer])
+            ends = [sizes[0], sizes[-1]]
+            straight = [times[-1] * size / sizes[-1] for size in ends]
+            panel.plot(ends, straight, "--", color=color, linewidth=0.8, alpha=0.7)
+        panel.plot([], [], "--", color=LINE, linewidth=0.8, label="in proportion to the last point")
+        panel.set(xscale="log", yscale="log", xlabel=label, ylabel="ms per step, best of the run")
+        panel.grid(color="#e2e8f0", linewidth=0.7)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(fontsize=8, frameon=False)
+    figure.suptitle(f"How the cost grows\n{machine_line(circumstances)}", fontsize=11)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path

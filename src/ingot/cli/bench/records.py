@@ -1,0 +1,106 @@
+"""What a benchmark writes down: rows, the ratios to reach, and the CSV file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from ingot.cli.bench.measure import Entry
+from ingot.cli.bench.peers import Contestant
+from ingot.cli.bench.shapes import ShapeList
+
+FLOOR = "memory floor"
+
+# Best peer's time / ours, from a crude proof in C++ on a 2-core AVX-512 machine, 2 threads, float32.
+RATIOS: dict[str, dict[str, float]] = {
+    "adamw": {"bert-base": 1.05, "resnet-50": 1.05, "lora": 1.5, "small": 9},
+    "sgd": {"bert-base": 1.25, "resnet-50": 1.15, "lora": 1.5, "small": 6},
+    "lamb": {"bert-base": 4.5, "resnet-50": 3.2, "lora": 8, "small": 30},
+    "adamp": {"bert-base": 7.5, "resnet-50": 4.5, "lora": 7, "small": 35},
+    "bert_adam": {"bert-base": 6.5, "resnet-50": 5.5, "lora": 12, "small": 80},
+}
+FLOOR_SHARES = {("adamw", "bert-base"): 0.92}
+LARGE = "bert-base"  # what the following two are about
+CLIP_RATIO = 1.3
+PRECISION_RATIO = 1.0
+
+
+@dataclass
+class Row:
+    """One contestant on one shape list."""
+
+    part: str
+    optimizer: str
+    shapes: str
+    tensors: int
+    parameters: int
+    dtype: str
+    contestant: str
+    version: str
+    ours: bool
+    rounds: int
+    best_ms: float
+    median_ms: float
+    floor_share: float | None = None  # the floor's time / this one's
+    peer: str = ""  # ours only: the fastest other implementation
+    peer_ratio: float | None = None  # ours only: its time / ours
+    peer_ratio_median: float | None = None  # the same of the medians
+    target: float | None = None  # the ratio to reach
+    reached: bool | None = None
+
+
+def row_of(
+    entry: Entry, contestant: Contestant, shapes: ShapeList, optimizer: str, part: str, rounds: int
+) -> Row:
+    """The row of one entry, not yet compared with the others."""
+    return Row(
+        part=part,
+        optimizer=optimizer,
+        shapes=shapes.key,
+        tensors=shapes.tensors,
+        parameters=shapes.parameters,
+        dtype="float32",
+        contestant=contestant.name,
+        version=contestant.version,
+        ours=contestant.ours,
+        rounds=rounds,
+        best_ms=entry.best,
+        median_ms=entry.median,
+    )
+
+
+def compare(rows: Sequence[Row], target: float | None) -> None:
+    """Fills in the shares of the floor and our ratios, among rows of the same race."""
+    floor = next((row for row in rows if row.contestant == FLOOR), None)
+    others = [row for row in rows if not row.ours and row is not floor]
+    peer = min(others, key=lambda row: row.best_ms, default=None)
+    for row in rows:
+        if floor is not None:
+            row.floor_share = floor.best_ms / row.best_ms
+        if row.ours and peer is not None:
+            row.peer = peer.contestant
+            row.peer_ratio = peer.best_ms / row.best_ms
+            # The fastest other by median need not be the fastest by its best step.
+            row.peer_ratio_median = min(other.median_ms for other in others) / row.median_ms
+            row.target = target
+            row.reached = None if target is None else row.peer_ratio >= target
+
+
+def columns(circumstances: Mapping[str, str]) -> list[str]:
+    """The names in the first line of the CSV."""
+    return [*(item.name for item in fields(Row)), *circumstances]
+
+
+def write_csv(path: Path, rows: Sequence[Row], circumstances: Mapping[str, str]) -> None:
+    """One line per row, each with the machine, the versions and the commit."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns(circumstances), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            values = {
+                name: "" if value is None else f"{value:.5g}" if isinstance(value, float) else value
+                for name, value in asdict(row).items()
+            }
+            writer.writerow({**values, **circumstances})
