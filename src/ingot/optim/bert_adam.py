@@ -206,7 +206,8 @@ class NpuFusedBertAdam(FusedOptimizer):
             if spelling == "betas":
                 BETAS.check(cls.__name__, spelling, value)
             options.update(zip(names, value if spelling == "betas" else (value,), strict=True))
-        return options
+        # Plain numbers: torch.load refuses classes of ours in a checkpoint.
+        return {n: float(v) if isinstance(v, Default) else v for n, v in options.items()}
 
     def get_lr(self) -> list[float]:
         """The rate that the next step will use, one per parameter, in the order of the groups."""
