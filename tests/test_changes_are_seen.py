@@ -122,6 +122,19 @@ def swap_params(optimizer, params):
     group[0], group[3] = group[3], group[0]
 
 
+def move_to_next_group(optimizer, params):
+    extra = torch.ones(3, requires_grad=True)
+    extra.grad = torch.ones(3)
+    optimizer.add_param_group({"params": [extra], "lr": 0.01})
+    params.append(extra)
+    set_grads(params, 10)
+    optimizer.step()
+    set_grads(params, 11)
+    optimizer.step()
+    first, second = optimizer.param_groups
+    second["params"].insert(0, first["params"].pop())
+
+
 def remove_param(optimizer, params):
     optimizer.param_groups[0]["params"].pop(2)
 
@@ -172,6 +185,7 @@ CHANGES = [
     reload_state,
     swap_params,
     remove_param,
+    move_to_next_group,
     add_group,
     change_lr,
     turn_around,

@@ -43,7 +43,9 @@ class Bucket:
     owners: list[Tensor] = field(default_factory=list)  # the user's parameters
     ordinals: list[int] = field(default_factory=list)  # their numbers in the optimizer
     slots: list[Slots] = field(default_factory=list)  # their entries in optimizer.state
-    fresh: list[Slots] = field(default_factory=list)  # what the step adds to those entries
+    fresh: list[Slots] = field(
+        default_factory=list
+    )  # what the step adds to those entries; empty: nothing
     grad_scale: float | Tensor = 1.0  # multiplied into every gradient as it is loaded
     rounding: Rounding | None = None  # None: to nearest
     plain: bool = True  # torch.Tensor or Parameter, not some other subclass
@@ -55,10 +57,11 @@ class Bucket:
     def commit(self, state: MutableMapping[Tensor, Slots]) -> None:
         """Write step counts and new states into the optimizer's state; nothing can fail any more."""
         counted = self.variant.spec.counted or self.rounding is not None
-        for owner, slots, fresh in zip(self.owners, self.slots, self.fresh, strict=True):
-            slots.update(fresh)
-            if counted:
+        if counted:
+            for slots in self.slots:
                 slots["step"] = self.step
+        for owner, slots, fresh in zip(self.owners, self.slots, self.fresh, strict=False):
+            slots.update(fresh)
             if slots and owner not in state:
                 state[owner] = slots
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from operator import is_
+from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class Recollection:
     """A plan and what it was made from."""
 
+    settings: Any
     params: list[Tensor]
     idle: list[Tensor]  # parameters that had no gradient
     owners: list[Any]  # keys of optimizer.state
@@ -43,12 +44,14 @@ class Recollection:
         params = all_params(optimizer)
         idle = [param for param in params if param.grad is None]
         state = optimizer.state
-        return Recollection(params, idle, list(state), list(state.values()), buckets)
+        settings = settings_of(optimizer)
+        return Recollection(settings, params, idle, list(state), list(state.values()), buckets)
 
     def again(self, optimizer: FusedOptimizer) -> list[Bucket] | None:
         """The same buckets with the tensors of now; None where anything differs."""
         if not (
-            same(self.params, all_params(optimizer))
+            self.settings == settings_of(optimizer)
+            and same(self.params, all_params(optimizer))
             and same(self.owners, optimizer.state)
             and same(self.slots, optimizer.state.values())
             and all(param.grad is None for param in self.idle)
@@ -67,13 +70,16 @@ def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
     """A bucket with the gradients, states and step of now."""
     group = optimizer.param_groups[old.group]
     variant, dtype = optimizer.spec.variant(group), old.owners[0].dtype
-    steps = {slots.get("step", 0) for slots in old.slots}
     names = (*variant.states, *(() if old.masters is None else (MASTER,)))
-    if variant is not old.variant or dtype is not old.dtype or len(steps) != 1:
+    if variant is not old.variant or dtype is not old.dtype:
         return None
+    counted = variant.spec.counted or old.rounding is not None
     try:
-        states = [[slots[name] for slots in old.slots] for name in names]
+        steps = set(map(itemgetter("step"), old.slots)) if counted else {0}
+        states = [list(map(itemgetter(name), old.slots)) for name in names]
     except KeyError:
+        return None
+    if len(steps) != 1:
         return None
     wanted = [torch.float32 if n == MASTER else optimizer.precision.stored(dtype) for n in names]
     if any(tensors[0].dtype is not want for tensors, want in zip(states, wanted, strict=True)):
@@ -83,14 +89,21 @@ def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
         old,
         scalars=optimizer.spec.scalars(group, step if variant.spec.counted else 2),
         step=step,
-        grads=[owner.grad for owner in old.owners],  # type: ignore[misc]  # None: refused in C
+        grads=list(map(attrgetter("grad"), old.owners)),  # None: refused in C
         states=states[: len(variant.states)],
+        fresh=[],
         masters=None if old.masters is None else states[-1],
         grad_scale=-1.0 if group["maximize"] else 1.0,
         rounding=old.rounding and replace(old.rounding, seed=group["rounding_seed"], step=step),
     )
     bucket.backend = old.backend
     return bucket
+
+
+def settings_of(optimizer: FusedOptimizer) -> Any:
+    """What decides about buckets beside tensors and options: how groups are cut, and the optimizer's own settings."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    return sizes, optimizer.backend, optimizer.precision
 
 
 def all_params(optimizer: FusedOptimizer) -> list[Tensor]:
