@@ -1,0 +1,305 @@
+"""The jobs of test_branches.py and test_collectives.py; each takes part in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from layouts import COLUMNS, LAYOUTS, ROWS, Layout, mesh_of
+from matrix import Outcome, compare, outcomes, train_both
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial
+from torch.nn import Parameter
+
+from cases import CASES
+from ingot.base import FusedOptimizer
+from ingot.optim import NpuFusedAdamP, NpuFusedAdamW, NpuFusedBertAdam, NpuFusedLamb, NpuFusedSGD
+from training import give_grads, make_params
+
+Check = Callable[[], None]
+
+
+# Branches of AdamP and guards of Lamb, taken on purpose.
+
+
+def adamp_grads(params: list[Tensor], step: int) -> None:
+    """Gradients that send parameter 0 to the projection per row, 1 to that per tensor, 2 to none."""
+    generator = torch.Generator().manual_seed(step)
+    rows, layer, none = params
+    noise = torch.randn(rows.shape, generator=generator)
+    weight = rows.detach()
+    rows.grad = noise - weight * (noise * weight).sum(1, True) / weight.square().sum(1, True)
+    weight = layer.detach()
+    squares = weight.square().sum(1, True)
+    signs = torch.tensor([1.0, -1.0] * (len(layer) // 2)).unsqueeze(1)
+    layer.grad = weight * signs / squares
+    none.grad = none.detach().clone()
+    cosines = [torch.cosine_similarity(p.detach(), p.grad, 1).abs().max().item() for p in params]
+    whole = [torch.cosine_similarity(p.detach().flatten(), p.grad.flatten(), 0) for p in params]
+    assert cosines[0] < 1e-3 and cosines[1] > 0.99 and cosines[2] > 0.99
+    assert abs(whole[1]) < 1e-3 and whole[2] > 0.99
+
+
+def adamp_branches(layout: Layout) -> None:
+    """All three branches, each parameter split over processes."""
+    wholes = make_params([(6, 5), (10, 7), (4, 3)])
+    options = dict(lr=0.05, weight_decay=0.5, delta=0.1, wd_ratio=0.1)
+    make = partial(NpuFusedAdamP, **options)
+    split, whole = train_both(make, wholes, layout, adamp_grads)
+    compare(layout, split, whole)
+
+
+def lamb_grads(params: list[Tensor], step: int) -> None:
+    """Gradients that are zero: everywhere for parameter 0, in the first row for parameter 2."""
+    give_grads(params, step)
+    assert all(param.grad is not None for param in params)
+    params[0].grad.zero_()  # type: ignore[union-attr]
+    params[2].grad[0].zero_()  # type: ignore[union-attr, index]
+
+
+def lamb_guards(layout: Layout) -> None:
+    """Zero weights and zero updates, in a whole tensor or in the shards of some processes only."""
+    wholes = make_params([(5, 3), (4, 6), (4, 4), (8, 2)])
+    with torch.no_grad():
+        wholes[1].zero_()
+        wholes[2][1:].zero_()
+        wholes[3][:, 0].zero_()
+    before = wholes[0].detach().clone()
+    split, whole = train_both(partial(NpuFusedLamb, lr=0.01), wholes, layout, lamb_grads)
+    compare(layout, split, whole)
+    torch.testing.assert_close(wholes[0].detach(), before, rtol=0, atol=0)
+    assert wholes[1].abs().min() > 0
+
+
+def branches(rank: int, processes: int) -> Outcome:
+    """The job of test_branches.py."""
+    return outcomes(
+        (f"{check.__name__}-{name}", partial(check, Layout(name, processes)))
+        for check in (adamp_branches, lamb_guards)
+        for name in LAYOUTS[processes]
+    )
+
+
+# Collectives: how many, and what happens when processes differ.
+
+
+@contextmanager
+def counted() -> Iterator[list[tuple[Any, int]]]:
+    """Lists every collective of any kind: its process group and the number of elements."""
+    calls: list[tuple[Any, int]] = []
+    original = dist.all_reduce
+
+    def all_reduce(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        calls.append((kwargs["group"], tensor.numel()))
+        return original(tensor, *args, **kwargs)
+
+    names = ["all_gather", "all_gather_into_tensor", "broadcast", "reduce", "barrier", "all_to_all"]
+    names += [
+        "reduce_scatter_tensor",
+        "all_gather_object",
+        "broadcast_object_list",
+        "reduce_scatter",
+    ]
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with (
+        CommDebugMode() as functional,
+        mock.patch.object(dist, "all_reduce", all_reduce),
+        mock.patch.multiple(dist, **dict.fromkeys(names, mock.Mock(side_effect=AssertionError))),
+    ):
+        yield calls
+    # What goes through DTensor operators is counted by torch; the calls above are seen by both.
+    assert functional.get_total_counts() in (0, len(calls)), functional.get_comm_counts()
+
+
+def stepped(
+    kind: type[FusedOptimizer], layout: Layout, count: int, **options: Any
+) -> tuple[FusedOptimizer, list[Tensor]]:
+    """An optimizer of ``count`` split parameters after its first step, with gradients for the next."""
+    wholes = make_params([(5, 4)] * count)
+    params = layout.params(wholes)
+    optimizer = kind(params, **{"lr": 0.01, **options})
+    give_grads(wholes, 0)
+    for i, (param, whole) in enumerate(zip(params, wholes, strict=True)):
+        assert whole.grad is not None
+        param.grad = layout.lay_out(i, whole.grad)
+    optimizer.step()
+    return optimizer, params
+
+
+COUNTS = [
+    # optimizer, options, layout, collectives per step
+    (NpuFusedAdamW, {}, "rows", 0),
+    (NpuFusedSGD, {"momentum": 0.9}, "rows", 0),
+    (NpuFusedBertAdam, {"max_grad_norm": -1}, "rows", 0),
+    (NpuFusedAdamW, {"max_grad_norm": 1.0}, "rows", 1),
+    (NpuFusedSGD, {"max_grad_norm": 1.0}, "columns", 1),
+    (NpuFusedBertAdam, {}, "rows", 1),
+    (NpuFusedLamb, {}, "rows", 1),
+    (NpuFusedLamb, {}, "columns", 1),
+    (NpuFusedLamb, {"use_global_grad_norm": True, "max_grad_norm": 1.0}, "rows", 2),
+    (NpuFusedAdamP, {}, "rows", 1),
+    (
+        NpuFusedAdamP,
+        {},
+        "columns",
+        2,
+    ),  # rows are split themselves: first the rows, then the tensors
+    (NpuFusedAdamP, {"max_grad_norm": 1.0}, "rows", 2),
+    (NpuFusedAdamP, {"max_grad_norm": 1.0}, "mixed", 3),
+]
+
+
+def count_collectives(
+    kind: type[FusedOptimizer], options: dict[str, Any], name: str, expected: int
+) -> None:
+    """The same few all-reduces for 3 and for 30 parameters; nothing else is communicated."""
+    for count in (3, 30):
+        optimizer = stepped(kind, Layout(name, 2), count, **options)[0]
+        with counted() as calls:
+            optimizer.step()
+        assert len(calls) == expected, calls
+        # A few numbers per parameter, or per row where rows are split: never a tensor.
+        assert all(size <= (4 * 5 + 1) * count + 2 for _, size in calls), calls
+        if kind is NpuFusedAdamW and not options:
+            with counted() as calls:
+                optimizer.clip_grad_norm_fused_(1.0)
+            assert len(calls) == 1
+
+
+def raises_everywhere(step: Callable[[], Any], words: str) -> None:
+    """The same error on all processes, which then are still in step with each other."""
+    try:
+        step()
+    except RuntimeError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"no error with {words!r}")
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == dist.get_world_size()
+
+
+DISAGREE = [
+    (NpuFusedLamb, {}),
+    (NpuFusedAdamP, {}),
+    (NpuFusedBertAdam, {}),
+    (NpuFusedAdamW, {"max_grad_norm": 1.0}),
+]
+
+
+def disagreement(rank: int, kind: type[FusedOptimizer], options: dict[str, Any]) -> None:
+    """One process lacks a gradient, or all of them: an error on both; the next step is right again."""
+    for missing in (slice(2, 3), slice(None)):
+        optimizer, params = stepped(kind, Layout("mixed", 2), 4, **options)
+        kept = [param.grad for param in params]
+        if rank == 0:
+            for param in params[missing]:
+                param.grad = None
+        raises_everywhere(optimizer.step, "it must have one on all of them or on none")
+        raises_everywhere(lambda o=optimizer: o.clip_grad_norm_fused_(1.0), "on all of them")
+        raises_everywhere(
+            lambda o=optimizer: o.clip_grad_norm_fused_(1.0, torch.inf), "on all of them"
+        )
+        for param, grad in zip(params, kept, strict=True):
+            param.grad = grad
+        optimizer.step()
+
+
+def no_collective_no_error(rank: int) -> None:
+    """Where nothing is communicated nothing is noticed: every process moves what it has a gradient for."""
+    optimizer, params = stepped(NpuFusedAdamW, Layout("rows", 2), 2)
+    before = [param.to_local().clone() for param in params]
+    if rank == 0:
+        params[0].grad = None
+    optimizer.step()
+    moved = [not torch.equal(p.to_local(), b) for p, b in zip(params, before, strict=True)]
+    assert moved == [rank != 0, True]
+    assert [optimizer.state[p]["step"] for p in params] == [1 if rank == 0 else 2, 2]
+
+
+def failure_of_one(rank: int, kind: type[FusedOptimizer], options: dict[str, Any]) -> None:
+    """A process that cannot plan its step raises its own error, and the others one that says so."""
+    optimizer, params = stepped(kind, Layout("rows", 2), 2, **options)
+    if rank == 1:
+        optimizer.state[params[0]]["exp_avg"] = torch.zeros(3)
+    words = "its state exp_avg" if rank == 1 else "another process could not make this step"
+    raises_everywhere(optimizer.step, words)
+
+
+def nothing_to_do(rank: int) -> None:
+    """Processes with empty shards only, and steps without any gradient, do not hold the others up."""
+    for case in CASES.values():
+        layout = Layout("rows", 2)
+        wholes = make_params([(1, 4), (1,)])
+        split, whole = train_both(partial(case.make, max_grad_norm=0.5), wholes, layout)
+        compare(layout, split, whole)
+        assert (split.param_groups[0]["params"][0].to_local().numel() == 0) == (rank == 1)
+        for param in split.param_groups[0]["params"]:
+            param.grad = None
+        before = {k: v.clone() for k, v in enumerate(map(DTensor.to_local, wholes_of(split)))}
+        split.step()
+        assert split.clip_grad_norm_fused_(1.0) == 0
+        assert split.clip_grad_norm_fused_(1.0, torch.inf) == 0
+        for k, v in enumerate(map(DTensor.to_local, wholes_of(split))):
+            assert torch.equal(before[k], v)
+
+
+def wholes_of(optimizer: FusedOptimizer) -> list[Any]:
+    return [p.detach() for p in optimizer.param_groups[0]["params"]]
+
+
+def late_gradient() -> None:
+    """A parameter that gets its first gradient late, on all processes, starts late."""
+
+    def grads(params: list[Tensor], step: int) -> None:
+        give_grads(params, step)
+        if step < 3 or step == 10:
+            params[1].grad = None
+
+    for case in CASES.values():
+        for name in ("rows", "mixed"):
+            layout = Layout(name, 2)
+            wholes = make_params([(5, 3), (4, 6), (7,), (3, 1)])
+            make = partial(case.make, lr=0.01, max_grad_norm=0.5)
+            split, whole = train_both(make, wholes, layout, grads)
+            compare(layout, split, whole)
+
+
+def bad_placements() -> None:
+    """Partial, mixed or differing placements are refused on all processes, before anything changes."""
+    mesh = mesh_of((2,))
+    for case in CASES.values():
+        values = torch.ones(4, 4)
+        param = Parameter(DTensor.from_local(values.clone(), mesh, [ROWS], run_check=False))
+        optimizer = case.make([param])
+        for grad, words in (
+            (DTensor.from_local(torch.ones(8, 4), mesh, [Partial()], run_check=False), "partial"),
+            (DTensor.from_local(torch.ones(8, 2), mesh, [COLUMNS], run_check=False), "placed as"),
+        ):
+            param.grad = grad
+            raises_everywhere(optimizer.step, words)
+            raises_everywhere(lambda o=optimizer: o.clip_grad_norm_fused_(1.0), words)
+        assert torch.equal(param.to_local(), values) and not optimizer.state
+
+
+def collectives(rank: int) -> Outcome:
+    """The job of test_collectives.py, with 2 processes."""
+    checks: dict[str, Check] = {}
+    for i, (kind, options, name, expected) in enumerate(COUNTS):
+        checks[f"count {i} {kind.__name__} {name}"] = partial(
+            count_collectives, kind, options, name, expected
+        )
+    for kind, options in DISAGREE:
+        checks[f"disagreement {kind.__name__}"] = partial(disagreement, rank, kind, options)
+        checks[f"failure of one {kind.__name__}"] = partial(failure_of_one, rank, kind, options)
+    checks["no collective"] = partial(no_collective_no_error, rank)
+    checks["nothing to do"] = partial(nothing_to_do, rank)
+    checks["late gradient"] = late_gradient
+    checks["bad placements"] = bad_placements
+    return outcomes(checks.items())

@@ -1,0 +1,134 @@
+"""The jobs of test_matrix.py: sharded training beside whole training, in every process."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from layouts import LAYOUTS, Layout, local
+from torch import Tensor
+
+from cases import CASES, Case, Options
+from ingot.base import FusedOptimizer
+from training import SHAPES, give_grads, make_params
+
+STEPS = 20
+# Sums over shards are added in another order: in double precision, so that factors differ by a rounding.
+CLOSE = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 8e-3, torch.complex64: 1e-6}
+Outcome = dict[str, str]  # what went wrong, by the id of a check; "" if nothing did
+
+
+def is_exact(optimizer: FusedOptimizer) -> bool:
+    """Whether no sum over a tensor takes part: then every element is computed by itself."""
+    clipped = any(map(optimizer.spec.clips, optimizer.param_groups))
+    return optimizer.spec.finish is None and not clipped
+
+
+def compare(layout: Layout, split: FusedOptimizer, whole: FusedOptimizer) -> None:
+    """Every local part of parameters and states is that of the whole run."""
+    pairs = zip(split.param_groups[0]["params"], whole.param_groups[0]["params"], strict=True)
+    for index, (param, expected) in enumerate(pairs):
+        compare_tensor(layout, index, "param", param, expected, is_exact(whole))
+        mine, theirs = split.state.get(param, {}), whole.state.get(expected, {})
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            if name == "step":
+                assert mine[name] == value
+            else:
+                compare_tensor(layout, index, name, mine[name], value, is_exact(whole))
+
+
+def compare_tensor(
+    layout: Layout, index: int, name: str, actual: Tensor, whole: Tensor, exact: bool
+) -> None:
+    """One tensor, also its placement."""
+    tolerance = 0.0 if exact else CLOSE[whole.dtype]
+    assert actual.shape == whole.shape
+    assert getattr(actual, "placements", None) == layout.placements(index, whole)
+    torch.testing.assert_close(
+        local(actual.detach()),
+        layout.cut(index, whole),
+        rtol=tolerance,
+        atol=tolerance / 10,
+        msg=lambda text: f"{name} {index} {tuple(whole.shape)}: {text}",
+    )
+
+
+def train_both(
+    make: Callable[[Any], FusedOptimizer],
+    wholes: list[Tensor],
+    layout: Layout,
+    grads: Callable[[list[Tensor], int], None] = give_grads,
+    steps: int = STEPS,
+) -> tuple[FusedOptimizer, FusedOptimizer]:
+    """Train shards and whole tensors with the same gradients, in lockstep."""
+    whole, split = make(wholes), make(layout.params(wholes))
+    for step in range(steps):
+        grads(wholes, step)
+        for i, (param, one) in enumerate(zip(split.param_groups[0]["params"], wholes, strict=True)):
+            param.grad = None if one.grad is None else layout.lay_out(i, one.grad)
+        whole.step()
+        split.step()
+    return split, whole
+
+
+def check(case: Case, options: Options, layout: Layout, dtype: torch.dtype) -> None:
+    """One cell of the matrix."""
+    wholes = make_params(SHAPES, dtype)
+    split, whole = train_both(lambda params: case.make(params, **options), wholes, layout)
+    compare(layout, split, whole)
+    # No DTensor reaches a backend: shards get the one that whole tensors get.
+    assert {b.backend.name for b in split._plan()} == {b.backend.name for b in whole._plan()}
+
+
+def outcomes(checks: Iterable[tuple[str, Callable[[], None]]]) -> Outcome:
+    """Run checks one after the other; all processes run the same ones."""
+    result = {}
+    for name, each in checks:
+        try:
+            each()
+            result[name] = ""
+        except Exception:
+            result[name] = traceback.format_exc()
+    return result
+
+
+# Options beyond those the cases declare: types, for every optimizer.
+PRECISIONS: dict[str, tuple[torch.dtype, Options]] = {
+    "float64": (torch.float64, {}),
+    "bfloat16": (torch.bfloat16, {}),
+    "masters": (torch.bfloat16, {"master_weights": True, "state_dtype": torch.bfloat16}),
+    "complex64": (torch.complex64, {}),
+    "reference": (torch.float32, {"backend": "reference"}),
+    "flat": (torch.float32, {"backend": "flat"}),
+}
+
+
+def cells(processes: int) -> Iterable[tuple[str, Case, Options, str, torch.dtype]]:
+    """The matrix: id, optimizer, options, layout, dtype.
+
+    With 2 processes all options meet the mixed layout and half of them each other one; with 4 processes the options
+    take turns with the layouts, and the first of every optimizer meets them all.
+    """
+    number = 0
+    for stem, case in CASES.items():
+        settings = [(name, torch.float32, options) for name, options in case.options.items()]
+        settings += [(k, dtype, {"lr": 0.01, **more}) for k, (dtype, more) in PRECISIONS.items()]
+        for name, dtype, options in settings:
+            number += 1
+            for turn, layout in enumerate(LAYOUTS[processes]):
+                always = layout == "mixed" if processes == 2 else name == settings[0][0]
+                if always or (number + turn) % (2 if processes == 2 else 5) == 0:
+                    yield f"{layout}-{stem}-{name}", case, options, layout, dtype
+
+
+def matrix(rank: int, processes: int) -> Outcome:
+    """The job: the whole matrix."""
+    layouts = {name: Layout(name, processes) for name in LAYOUTS[processes]}
+    return outcomes(
+        (name, partial(check, case, options, layouts[layout], dtype))
+        for name, case, options, layout, dtype in cells(processes)
+    )
