@@ -188,7 +188,7 @@ class Planner:
             buckets[key] = Bucket(
                 variant,
                 place.group,
-                spec.scalars(group, formula_step),
+                spec.numbers(group, formula_step),
                 step,
                 param.dtype,
                 states=[[] for _ in variant.states],

@@ -87,7 +87,7 @@ def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
     step = int(steps.pop()) + 1
     bucket = replace(
         old,
-        scalars=optimizer.spec.scalars(group, step if variant.spec.counted else 2),
+        scalars=optimizer.spec.numbers(group, step if variant.spec.counted else 2),
         step=step,
         grads=list(map(attrgetter("grad"), old.owners)),  # None: refused in C
         states=states[: len(variant.states)],

@@ -92,6 +92,11 @@ class Spec:
         names = {name for f in functions for name in keyword_only(f)}
         return tuple(sorted(names))
 
+    def numbers(self, group: Group, step: int) -> Any:
+        """The scalars of a step as plain floats, also where an option is a tensor."""
+        scalars = self.scalars(group, step)
+        return scalars._make(map(float, scalars))
+
     def variant(self, group: Group) -> Variant:
         """The formula this group asks for; one object per combination of flags."""
         values = tuple(bool(group.get(name, False)) for name in self.flags)

@@ -1,0 +1,302 @@
+"""Options: signatures and defaults as documented, every wrong value refused everywhere, schedulers work."""
+
+import inspect
+import math
+import re
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from cases import CASES, Bad, Case, Options, each_backend, each_case, each_setting
+from cases.declare import REQUIRED
+from ingot.options import OptionError
+from training import assert_same, assert_unchanged, make_params, picture, tensors_of, train
+
+# The keyword-only options that every class has.
+COMMON = {
+    "maximize": False,
+    "max_grad_norm": None,
+    "backend": None,
+    "state_dtype": None,
+    "master_weights": False,
+    "rounding": "nearest",
+    "rounding_seed": 0,
+}
+BAD = [
+    pytest.param(case, bad, id=f"{name}-{bad.options}")
+    for name, case in CASES.items()
+    for bad in case.bad
+]
+each_bad = pytest.mark.parametrize(("case", "bad"), BAD)
+
+
+@each_case
+def test_signature(case: Case) -> None:
+    """The positional part in the order of the documents, then keyword-only options."""
+    parameters = list(inspect.signature(case.kind).parameters.values())
+    assert parameters[0].name == "params"
+    positional = [p for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in positional] == list(case.signature)
+    keywords = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert keywords == dict(case.keywords)
+    defaults = {p.name: p.default for p in positional}
+    if case.signature["lr"] is REQUIRED:
+        assert defaults.pop("lr") not in (0, 1e-3)
+    expected = {name: value for name, value in case.signature.items() if value is not REQUIRED}
+    assert defaults == expected
+    assert {name: type(value) for name, value in defaults.items() if type(value) is bool} == {
+        name: bool for name, value in expected.items() if type(value) is bool
+    }
+
+
+@each_case
+def test_defaults_arrive_in_the_groups(case: Case) -> None:
+    optimizer = case.make(make_params())
+    group = optimizer.param_groups[0]
+    for name, value in {**case.signature, **case.keywords}.items():
+        if value is not REQUIRED and name not in ("betas", "eps") | COMMON.keys():
+            assert group[name] == value
+    assert group["maximize"] is False
+
+
+@each_case
+def test_positional_options(case: Case) -> None:
+    """Positional and keyword arguments mean the same."""
+    values = [0.5 if value is REQUIRED else value for value in case.signature.values()]
+    by_place = case.kind(make_params(), *values)
+    by_name = case.kind(make_params(), **dict(zip(case.signature, values, strict=True)))
+    for one, two in zip(by_place.param_groups, by_name.param_groups, strict=True):
+        assert {k: v for k, v in one.items() if k != "params"} == {
+            k: v for k, v in two.items() if k != "params"
+        }
+    with pytest.raises(TypeError):
+        case.kind(make_params(), *values, True)
+
+
+@each_case
+def test_an_unknown_option_is_refused(case: Case) -> None:
+    with pytest.raises(TypeError, match="momentun"):
+        case.make(make_params(), momentun=0.9)
+
+
+@each_case
+@pytest.mark.parametrize("option", ["foreach", "fused", "capturable", "differentiable"])
+def test_no_option_of_torch_is_quietly_ignored(case: Case, option: str) -> None:
+    with pytest.raises(TypeError, match=option):
+        case.make(make_params(), **{option: True})
+
+
+def names_everything(bad: Bad, error: Exception) -> None:
+    """The message has the option and the value that is wrong, and says what is allowed."""
+    text = str(error)
+    assert re.search(rf"\b{bad.wrong}\b", text), text
+    value = bad.options[bad.wrong] if bad.wrong in bad.options else bad.options["eps"]
+    wrong = [value, *value] if isinstance(value, tuple) else [value]
+    assert any(repr(each) in text for each in wrong) or error.__class__ is OptionError, text
+    assert re.search(r"must be|needs|give one", text), text
+
+
+@each_bad
+def test_the_constructor_refuses(case: Case, bad: Bad) -> None:
+    with pytest.raises(bad.error) as caught:
+        case.make(make_params(), **bad.options)
+    names_everything(bad, caught.value)
+    assert case.kind.__name__ in str(caught.value)
+
+
+@each_bad
+def test_a_group_refuses(case: Case, bad: Bad) -> None:
+    one, two = make_params([(3,), (2, 2)])
+    groups = [{"params": [one]}, {"params": [two], **bad.options}]
+    with pytest.raises(bad.error) as caught:
+        case.make(groups)
+    names_everything(bad, caught.value)
+
+
+@each_bad
+def test_add_param_group_refuses_and_changes_nothing(case: Case, bad: Bad) -> None:
+    params = make_params([(3,), (2, 2)])
+    optimizer = case.make(params)
+    train(optimizer, params, 1)
+    before = picture(optimizer)
+    (extra,) = make_params([(4,)])
+    with pytest.raises(bad.error) as caught:
+        optimizer.add_param_group({"params": [extra], **bad.options})
+    names_everything(bad, caught.value)
+    assert_unchanged(optimizer, before)
+    optimizer.add_param_group({"params": [extra]})
+    train(optimizer, [*params, extra], 1, first=1)
+
+
+def test_sgd_needs_a_learning_rate() -> None:
+    kind = CASES["sgd"].kind
+    with pytest.raises(ValueError, match="lr"):
+        kind(make_params())
+    one, two = make_params([(3,), (2, 2)])
+    with pytest.raises(ValueError, match="lr"):
+        kind([{"params": [one], "lr": 0.1}, {"params": [two]}])
+    optimizer = kind([{"params": [one], "lr": 0.1}, {"params": [two], "lr": 0.2}])
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
+    with pytest.raises(ValueError, match="lr"):
+        optimizer.add_param_group({"params": make_params([(4,)])})
+    assert len(optimizer.param_groups) == 2
+
+
+def test_the_nesterov_error_is_of_both_kinds() -> None:
+    """The documents say TypeError, torch says ValueError."""
+    for kind in (TypeError, ValueError):
+        with pytest.raises(kind, match="nesterov"):
+            CASES["sgd"].make(make_params(), nesterov=True)
+        with pytest.raises(kind, match="nesterov"):
+            CASES["sgd"].make(make_params(), nesterov=True, momentum=0.9, dampening=0.5)
+
+
+@each_backend
+def test_both_spellings_of_bert_adam(backend: str) -> None:
+    runs = []
+    for options in (
+        {"b1": 0.7, "b2": 0.95, "e": 1e-3},
+        {"betas": (0.7, 0.95), "eps": 1e-3},
+        {"betas": [0.7, 0.95], "e": 1e-3},
+    ):
+        params = make_params()
+        optimizer = CASES["bert_adam"].make(params, **options, backend=backend)
+        group = optimizer.param_groups[0]
+        assert (group["b1"], group["b2"], group["e"]) == (0.7, 0.95, 1e-3)
+        train(optimizer, params, 3)
+        runs.append(tensors_of(optimizer))
+    assert_same(runs[0], runs[1])
+    assert_same(runs[0], runs[2])
+
+
+def test_both_spellings_in_a_group() -> None:
+    one, two = make_params([(3,), (2,)])
+    groups = [{"params": [one], "betas": (0.5, 0.6)}, {"params": [two], "eps": 0.25}]
+    optimizer = CASES["bert_adam"].make(groups)
+    assert [g["b1"] for g in optimizer.param_groups] == [0.5, 0.9]
+    assert [g["b2"] for g in optimizer.param_groups] == [0.6, 0.999]
+    assert [g["e"] for g in optimizer.param_groups] == [1e-6, 0.25]
+    with pytest.raises(ValueError, match="spelling"):
+        optimizer.add_param_group({"params": make_params([(4,)]), "eps": 0.25, "e": 0.25})
+
+
+@each_backend
+@each_setting
+def test_tensor_lr(case: Case, options: Options, backend: str) -> None:
+    """A 0-dim tensor is as good as a float, and what is written into it counts from the next step on."""
+    runs = []
+    for kind in (float, lambda x: torch.tensor(x, dtype=torch.float64)):
+        params = make_params([(5,), (2, 3)])
+        lr = kind(0.02)
+        optimizer = case.make(params, **{**options, "lr": lr}, backend=backend)
+        train(optimizer, params, 2)
+        if isinstance(lr, float):
+            optimizer.param_groups[0]["lr"] = 0.3
+        else:
+            optimizer.param_groups[0]["lr"].fill_(0.3)
+        train(optimizer, params, 2, first=2)
+        runs.append(tensors_of(optimizer))
+    assert_same(runs[0], runs[1])
+
+
+@each_backend
+@each_case
+def test_tensor_options_count_as_numbers(case: Case, backend: str) -> None:
+    """torch.optim takes tensors as betas; a tensor option computes what its value computes."""
+    names = [n for n in ("betas", "weight_decay", "momentum", "eps", "e") if n in case.signature]
+    values = {"betas": (0.75, 0.5), "weight_decay": 0.125, "momentum": 0.5, "eps": 0.25, "e": 0.25}
+    runs = []
+    for kind in (float, torch.tensor):
+        options = {
+            name: tuple(map(kind, values[name])) if name == "betas" else kind(values[name])
+            for name in names
+        }
+        params = make_params([(5,), (2, 3)])
+        optimizer = case.make(params, **options, backend=backend)
+        train(optimizer, params, 3)
+        runs.append(tensors_of(optimizer))
+    assert_same(runs[0], runs[1])
+
+
+SCHEDULERS = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda epoch: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3], 0.5),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.25, total_iters=4),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.8),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 5, 2.0),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 4),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.1, 2, cycle_momentum=False),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.1, 2), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
+}
+
+
+def test_every_scheduler_of_torch_is_tried() -> None:
+    kinds = {
+        name
+        for name, kind in vars(lr_scheduler).items()
+        if inspect.isclass(kind)
+        and issubclass(kind, lr_scheduler.LRScheduler)
+        and not name.startswith("_")
+        and name != "LRScheduler"
+    }
+    assert kinds <= SCHEDULERS.keys(), kinds - SCHEDULERS.keys()
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*epoch parameter.*:UserWarning")
+@pytest.mark.parametrize("tensor_lr", [False, True], ids=["float", "tensor"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_schedulers_as_with_torch(name: str, scheduler: str, tensor_lr: bool) -> None:
+    """The scheduler drives this optimizer and torch's to the same numbers (OneCycleLR moves momentum too)."""
+    case = CASES[name]
+    options = {"momentum": 0.9} if name == "sgd" else {}
+    ours, theirs = make_params(), make_params()
+    lrs = [torch.tensor(0.02, dtype=torch.float64) if tensor_lr else 0.02 for _ in range(2)]
+    optimizers = [
+        case.make(ours, lr=lrs[0], **options),
+        case.torch_kind(theirs, lr=lrs[1], **options, foreach=False),
+    ]
+    for params, optimizer in zip((ours, theirs), optimizers, strict=True):
+        schedule = SCHEDULERS[scheduler](optimizer)
+        for step in range(6):
+            train(optimizer, params, 1, first=step)
+            schedule.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
+    rates = [float(optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
+    assert math.isclose(*rates, rel_tol=1e-12)
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our, their, rtol=2e-6, atol=1e-6)
+
+
+@each_case
+@pytest.mark.parametrize("scheduler", ["CosineAnnealingLR", "OneCycleLR"])
+def test_schedulers_with_every_optimizer(case: Case, scheduler: str) -> None:
+    """The rate that a scheduler sets is the rate of the step; those with betas or b1 cycle them too."""
+    params, same = make_params(), make_params()
+    options = {"momentum": 0.9} if case.name == "sgd" else {}
+    driven, by_hand = case.make(params, lr=0.02, **options), case.make(same, lr=0.02, **options)
+    if scheduler == "OneCycleLR" and case.name == "bert_adam":
+        schedule = lr_scheduler.OneCycleLR(driven, 0.1, total_steps=10, cycle_momentum=False)
+    else:
+        schedule = SCHEDULERS[scheduler](driven)
+    for step in range(5):
+        for name, value in driven.param_groups[0].items():
+            if name != "params":
+                by_hand.param_groups[0][name] = value
+        train(driven, params, 1, first=step)
+        train(by_hand, same, 1, first=step)
+        schedule.step()
+    assert_same(tensors_of(driven), tensors_of(by_hand))
+    assert driven.param_groups[0]["lr"] != 0.02

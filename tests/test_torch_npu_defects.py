@@ -1,0 +1,393 @@
+"""What torch_npu.optim was seen to get wrong, one test per finding: each would fail on such a defect."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Linear, Parameter
+
+from cases import CASES, Case, each_backend, each_case
+from training import assert_same, give_grads, make_params, tensors_of, train
+
+
+def make(case: Case, params: object, **options: object):
+    """SGD with momentum, so that every optimizer under test has a state."""
+    return case.make(params, **({"momentum": 0.9} if case.name == "sgd" else {}), **options)
+
+
+def alone(case: Case, backend: str, shape: tuple[int, ...], grads: list[Tensor]) -> Tensor:
+    """The parameter after those gradients when it is the only one: what any company must not change."""
+    param = make_params([shape])[0]
+    optimizer = make(case, [param], lr=0.1, backend=backend, **unclipped(case))
+    for grad in grads:
+        param.grad = grad.clone()
+        optimizer.step()
+    return param.detach()
+
+
+def unclipped(case: Case) -> dict[str, float]:
+    """BertAdam clips by the norm of its whole group: switched off where parameters are looked at alone."""
+    return {"max_grad_norm": -1} if case.name == "bert_adam" else {}
+
+
+@each_backend
+@each_case
+def test_step_before_any_backward(case: Case, backend: str) -> None:
+    params = make_params()
+    optimizer = make(case, params, backend=backend)
+    before = [param.detach().clone() for param in params]
+    assert optimizer.step() is None
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert len(optimizer.state) == 0
+    train(optimizer, params, 1)
+    assert not torch.equal(params[0], before[0])
+
+
+@each_backend
+@each_case
+def test_closure_makes_the_first_gradients_and_runs_with_grad_enabled(
+    case: Case, backend: str
+) -> None:
+    torch.manual_seed(0)
+    model, data = Linear(3, 2), torch.randn(5, 3)
+    twin = copy.deepcopy(model)
+    optimizer, expected = (make(case, m.parameters(), backend=backend) for m in (model, twin))
+    calls = []
+
+    def closure() -> Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        loss = model(data).square().sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+    assert calls == [True]
+    twin_loss = twin(data).square().sum()
+    twin_loss.backward()
+    expected.step()
+    assert torch.equal(loss, twin_loss)
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@each_backend
+@each_case
+def test_a_first_gradient_that_comes_late(case: Case, backend: str) -> None:
+    """The parameter starts its own count with its own first gradient."""
+    early, late = make_params([(3, 2), (3, 2)])
+    late.data.copy_(early.data)
+    optimizer = make(case, [early, late], lr=0.1, backend=backend, **unclipped(case))
+    grads = [torch.full((3, 2), 0.5 + step) for step in range(5)]
+    for step, grad in enumerate(grads):
+        early.grad = grad.clone()
+        late.grad = grads[step - 3].clone() if step >= 3 else None
+        optimizer.step()
+    torch.testing.assert_close(early.detach(), alone(case, backend, (3, 2), grads))
+    torch.testing.assert_close(late.detach(), alone(case, backend, (3, 2), grads[:2]))
+    if "step" in optimizer.state[early]:
+        assert [int(optimizer.state[p]["step"]) for p in (early, late)] == [5, 2]
+
+
+@each_backend
+@each_case
+def test_add_param_group_after_steps(case: Case, backend: str) -> None:
+    (first,) = make_params([(3, 2)])
+    optimizer = make(case, [first], lr=0.1, backend=backend, **unclipped(case))
+    train(optimizer, [first], 2)
+    (second,) = make_params([(3, 2)])
+    optimizer.add_param_group({"params": [second]})
+    grads = []
+    for step in range(2, 4):
+        give_grads([first], step)
+        second.grad = torch.full((3, 2), float(step))
+        grads.append(second.grad.clone())
+        optimizer.step()
+    torch.testing.assert_close(second.detach(), alone(case, backend, (3, 2), grads))
+    if "step" in optimizer.state[first]:
+        assert int(optimizer.state[first]["step"]) == 4
+
+
+@each_backend
+@each_case
+def test_load_state_dict_after_a_step_counts(case: Case, backend: str) -> None:
+    params, others = make_params(), make_params()
+    source, target = (make(case, p, backend=backend) for p in (params, others))
+    train(source, params, 4)
+    train(target, others, 2, first=50)  # its own state, to be replaced
+    target.load_state_dict(source.state_dict())
+    with torch.no_grad():
+        for new, old in zip(others, params, strict=True):
+            new.copy_(old)
+    train(source, params, 2, first=4)
+    train(target, others, 2, first=4)
+    assert_same(tensors_of(target), tensors_of(source))
+
+
+@each_backend
+@each_case
+def test_no_stale_gradient_after_the_model_zeroed_its_own(case: Case, backend: str) -> None:
+    """model.zero_grad() puts gradients elsewhere: the step must use the new ones."""
+    torch.manual_seed(0)
+    model, twin = Linear(4, 3), Linear(4, 3)
+    twin.load_state_dict(model.state_dict())
+    optimizer, expected = (make(case, m.parameters(), backend=backend) for m in (model, twin))
+    for step in range(3):
+        data = torch.randn(2, 4) * (step + 1)
+        model.zero_grad()
+        model(data).sum().backward()
+        optimizer.step()
+        fresh = torch.autograd.grad(twin(data).sum(), list(twin.parameters()))
+        for param, grad in zip(twin.parameters(), fresh, strict=True):
+            param.grad = grad.clone()
+        expected.step()
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@each_backend
+@each_case
+def test_a_parameter_without_gradient_stays(case: Case, backend: str) -> None:
+    moving, resting = make_params([(4,), (3, 2)])
+    optimizer = make(case, [moving, resting], lr=0.1, backend=backend, **unclipped(case))
+    train(optimizer, [moving, resting], 2)
+    before = resting.detach().clone()
+    states = copy.deepcopy(optimizer.state[resting])
+    resting.grad = None
+    for step in range(2, 4):
+        give_grads([moving], step)
+        optimizer.step()
+    assert torch.equal(resting, before)
+    for name, value in states.items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(optimizer.state[resting][name]))
+
+
+@each_backend
+@each_case
+def test_deepcopy_is_another_optimizer(case: Case, backend: str) -> None:
+    params = make_params()
+    optimizer = make(case, params, backend=backend)
+    train(optimizer, params, 3)
+    # Copied together, as when the optimizer holds the only reference to its parameters.
+    twin_params, twin = copy.deepcopy((params, optimizer))
+    frozen = {name: value.clone() for name, value in tensors_of(optimizer).items()}
+    train(twin, twin_params, 2, first=3)
+    assert_same(tensors_of(optimizer), frozen)
+    train(optimizer, params, 2, first=3)
+    assert_same(tensors_of(twin), tensors_of(optimizer))
+    assert not torch.equal(params[0], frozen["param 0 (7,)"])
+
+
+@each_backend
+@each_case
+def test_channels_last_and_expanded_gradients(case: Case, backend: str) -> None:
+    """Memory order is not element order; an expanded gradient has fewer numbers than elements."""
+    value = torch.randn(4, 3, 2, 5)
+    plain = Parameter(value.clone())
+    odd = Parameter(value.clone().to(memory_format=torch.channels_last))
+    optimizers = [make(case, [p], lr=0.1, backend=backend) for p in (plain, odd)]
+    for step in range(3):
+        expanded = torch.randn(1, 3, 1, 5).expand(4, 3, 2, 5)
+        odd.grad = torch.randn(4, 3, 2, 5) if step == 0 else expanded
+        plain.grad = odd.grad.contiguous()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(odd.detach(), plain.detach(), rtol=1e-6, atol=1e-7)
+    assert odd.is_contiguous(memory_format=torch.channels_last)
+
+
+@each_backend
+def test_bert_adam_saves_its_step(backend: str) -> None:
+    """With a step of 0 in the checkpoint, the warm-up would start again."""
+    params = make_params()
+    options = {"warmup": 0.5, "t_total": 10, "lr": 0.1}
+    optimizer = CASES["bert_adam"].make(params, **options, backend=backend)
+    train(optimizer, params, 4)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    assert [int(state["step"]) for state in saved["state"].values()] == [4] * len(params)
+    resumed = CASES["bert_adam"].make(make_params(), **options, backend=backend)
+    resumed.load_state_dict(saved)
+    assert resumed.get_lr() == optimizer.get_lr() == pytest.approx([0.1 * 0.4 / 0.5] * len(params))
+
+
+@each_backend
+@pytest.mark.parametrize("schedule", ["warmup_cosine", "warmup_poly"])
+def test_bert_adam_schedules_past_the_end(schedule: str, backend: str) -> None:
+    """warmup_cosine raised TypeError, warmup_poly gave a complex rate past t_total."""
+    params = make_params([(3,)])
+    options = {"warmup": 0.2, "t_total": 5, "schedule": schedule}
+    optimizer = CASES["bert_adam"].make(params, **options, backend=backend)
+    train(optimizer, params, 9)
+    (rate,) = optimizer.get_lr()
+    cosine = 1e-3 * (1 + math.cos(math.pi * 9 / 5)) / 2
+    assert rate == pytest.approx(cosine if schedule == "warmup_cosine" else 0.0)
+    assert torch.isfinite(params[0]).all()
+
+
+@each_backend
+def test_bert_adam_max_grad_norm_per_group(backend: str) -> None:
+    one, two = make_params([(4,), (4,)])
+    two.data.copy_(one.data)
+    groups = [{"params": [one], "max_grad_norm": 0.1}, {"params": [two], "max_grad_norm": -1}]
+    optimizer = CASES["bert_adam"].make(groups, backend=backend)
+    for param in (one, two):
+        param.grad = torch.full((4,), 3.0)
+    optimizer.step()
+    assert optimizer.state[one]["exp_avg"].norm().item() == pytest.approx(0.1 * 0.1, rel=1e-5)
+    assert optimizer.state[two]["exp_avg"].norm().item() == pytest.approx(0.1 * 6.0, rel=1e-5)
+
+
+@each_backend
+def test_bert_adam_without_warmup_starts_at_the_full_rate(backend: str) -> None:
+    """warmup=-1 put into the linear formula as it is gives half of it."""
+    params = make_params([(3,)])
+    optimizer = CASES["bert_adam"].make(params, lr=0.5, t_total=10, backend=backend)
+    assert optimizer.get_lr() == [0.5]
+    before = params[0].detach().clone()
+    params[0].grad = torch.full((3,), 0.01)
+    optimizer.step()
+    update = 0.1 * 0.01 / (math.sqrt(0.001) * 0.01 + 1e-6) + 0.01 * before
+    torch.testing.assert_close(params[0].detach(), before - 0.5 * update)
+
+
+@each_backend
+def test_lamb_global_norm_works(backend: str) -> None:
+    """It raised AttributeError; test_clip compares its numbers."""
+    params = make_params()
+    optimizer = CASES["lamb"].make(params, use_global_grad_norm=True, backend=backend)
+    train(optimizer, params, 1)
+    total = torch.stack([p.grad.norm() for p in params]).norm()
+    assert total > 1
+    torch.testing.assert_close(optimizer.state[params[0]]["exp_avg"], 0.1 * params[0].grad / total)
+
+
+@each_backend
+@each_case
+def test_every_parameter_has_its_own_step(case: Case, backend: str) -> None:
+    params = make_params([(3,), (2, 2), (4,)])
+    optimizer = make(case, params, lr=0.1, backend=backend, **unclipped(case))
+    given: list[list[Tensor]] = [[], [], []]
+    for step in range(6):
+        for number, param in enumerate(params):
+            param.grad = None
+            if step % (number + 1) == 0:
+                give_grads([param], 10 * step + number)
+                given[number].append(param.grad.clone())
+        optimizer.step()
+    assert [len(grads) for grads in given] == [6, 3, 2]
+    for number, (param, start) in enumerate(
+        zip(params, make_params([(3,), (2, 2), (4,)]), strict=True)
+    ):
+        single = make(case, [start], lr=0.1, backend=backend, **unclipped(case))
+        for grad in given[number]:
+            start.grad = grad
+            single.step()
+        torch.testing.assert_close(param, start, rtol=1e-6, atol=1e-7)
+
+
+@each_backend
+@each_case
+def test_float16_with_the_default_eps_stays_finite(case: Case, backend: str) -> None:
+    """eps=1e-8 is 0 in float16, and so is the square of a small gradient: 0 / 0."""
+    params = [Parameter(torch.ones(33, dtype=torch.float16)) for _ in range(2)]
+    optimizer = make(case, params, lr=0.01, backend=backend, **unclipped(case))
+    for _ in range(3):
+        params[0].grad = torch.full((33,), 1e-4, dtype=torch.float16)
+        params[1].grad = torch.zeros(33, dtype=torch.float16)
+        optimizer.step()
+    for param in params:
+        assert torch.isfinite(param).all()
+    reference = [Parameter(torch.ones(33)) for _ in range(2)]
+    wide = make(case, reference, lr=0.01, backend="reference", **unclipped(case))
+    for _ in range(3):
+        reference[0].grad = torch.full((33,), 1e-4, dtype=torch.float16).float()
+        reference[1].grad = torch.zeros(33)
+        wide.step()
+    for param, expected in zip(params, reference, strict=True):
+        # Three steps, each rounded to float16: an ulp of 1 is 2^-10 above and 2^-11 below.
+        torch.testing.assert_close(param.float(), expected, rtol=3 * 2.0**-11, atol=0)
+
+
+@each_backend
+@each_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_types_that_were_refused(case: Case, dtype: torch.dtype, backend: str) -> None:
+    params, wide = make_params([(33,), (4, 3)], dtype), make_params([(33,), (4, 3)], dtype)
+    wide = [Parameter(p.detach().double()) for p in wide]
+    optimizer = make(case, params, lr=0.1, backend=backend)
+    expected = make(case, wide, lr=0.1, backend="reference")
+    for step in range(3):
+        give_grads(params, step)
+        for one, two in zip(params, wide, strict=True):
+            two.grad = one.grad.double()
+        optimizer.step()
+        expected.step()
+    error = 2.0**-7 if dtype is torch.bfloat16 else 1e-13
+    for one, two in zip(params, wide, strict=True):
+        torch.testing.assert_close(one.double(), two.detach(), rtol=error, atol=3 * error)
+
+
+@each_backend
+@each_case
+def test_maximize_is_descent_on_the_negative(case: Case, backend: str) -> None:
+    ups, downs = make_params(), make_params()
+    up = make(case, ups, maximize=True, backend=backend)
+    down = make(case, downs, backend=backend)
+    for step in range(3):
+        give_grads(ups, step)
+        for one, two in zip(ups, downs, strict=True):
+            two.grad = -one.grad
+        up.step()
+        down.step()
+    assert_same(tensors_of(up), tensors_of(down))
+
+
+@each_backend
+@each_case
+@pytest.mark.parametrize("to_none", [True, False])
+def test_zero_grad_both_ways(case: Case, to_none: bool, backend: str) -> None:
+    params = make_params()
+    optimizer = make(case, params, backend=backend)
+    train(optimizer, params, 1)
+    optimizer.zero_grad(set_to_none=to_none)
+    if to_none:
+        assert all(param.grad is None for param in params)
+    else:
+        assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in params)
+    train(optimizer, params, 1, first=1)
+
+
+@each_backend
+@each_case
+@pytest.mark.parametrize(
+    "move", ["data", "round trip", "set_", "new storage, old gradient", "double and back"]
+)
+def test_reallocated_parameters(case: Case, move: str, backend: str) -> None:
+    """The documents forbid every one of these; here the step follows the tensors as they are."""
+    params, still = make_params(), make_params()
+    moved, expected = make(case, params, backend=backend), make(case, still, backend=backend)
+    for step in range(4):
+        for param in params:
+            if move == "data":
+                param.data = param.data.clone()
+            elif move == "round trip":
+                param.data = torch.from_numpy(param.data.numpy().copy())
+            elif move == "set_":
+                param.data.set_(param.data.clone())
+            elif move == "double and back":
+                param.data = param.data.double().float()
+        give_grads(params, step)
+        give_grads(still, step)
+        if move == "new storage, old gradient":
+            for param in params:
+                param.data = param.data.clone()
+        moved.step()
+        expected.step()
+    assert_same(tensors_of(moved), tensors_of(expected))
