@@ -14,6 +14,7 @@ from ingot import backends, checkpoint, clip, exchange, norms
 from ingot.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.plan import Bucket, Planner
 from ingot.precision import RULES, SEED, Precision
+from ingot.scaling import handed_over
 from ingot.shards import is_sharded
 from ingot.spec import Spec
 
@@ -136,11 +137,13 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
         """Make one step.
 
         Args:
             closure: evaluates the model and returns the loss; runs first, with gradients enabled.
+            **scaler: ``grad_scaler``, which torch_npu's scaler gives; if it were a named argument, torch's would
+                give it too, and warn.
 
         Returns:
             What the closure returned, else None.
@@ -151,8 +154,9 @@ class FusedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         try:
             # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
-            if not self._overflowed():
-                self._run(self._plan())
+            with handed_over(self, **scaler):
+                if not self._overflowed():
+                    self._run(self._plan())
         except Exception:
             # GradScaler takes these away after a step, but not after a failed one: the next would use them again.
             if hasattr(self, "found_inf"):

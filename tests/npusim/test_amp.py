@@ -4,10 +4,26 @@ from typing import Any
 
 import pytest
 import torch
+from torch.amp.grad_scaler import OptState
 
 import ingot.optim
 from ingot.npusim.amp import GradScaler, autocast
 
+
+class HandsItselfOver(GradScaler):
+    """Calls an optimizer that unscales by itself as torch_npu's scaler does on hardware."""
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        assert optimizer._step_supports_amp_scaling
+        self._check_scale_growth_tracker("step")
+        record = self._per_optimizer_states[id(optimizer)]
+        result = optimizer.step(*args, **kwargs, grad_scaler=self)
+        record["stage"] = OptState.STEPPED
+        return result
+
+
+SCALERS = [GradScaler, HandsItselfOver]
+each_scaler = pytest.mark.parametrize("kind", SCALERS)
 CLASSES = [getattr(ingot.optim, name) for name in ingot.optim.__all__]
 
 
@@ -38,12 +54,13 @@ def make(cls: Any, params: list[torch.Tensor]) -> Any:
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
 @pytest.mark.parametrize("unscale_first", [True, False], ids=["unscale_", "step only"])
 @pytest.mark.parametrize("cls", CLASSES)
+@each_scaler
 def test_a_scale_that_is_a_power_of_two_changes_nothing(
-    cls: Any, unscale_first: bool, dynamic: bool
+    kind: type[GradScaler], cls: Any, unscale_first: bool, dynamic: bool
 ) -> None:
     plain, scaled = make_params(), make_params()
     plain_optimizer, optimizer = make(cls, plain), make(cls, scaled)
-    scaler = GradScaler(init_scale=64.0, dynamic=dynamic)
+    scaler = kind(init_scale=64.0, dynamic=dynamic)
     scaler.scale(torch.ones((), device="npu"))
     for _ in range(4):
         set_grads(plain, 1.0)
@@ -62,10 +79,13 @@ def test_a_scale_that_is_a_power_of_two_changes_nothing(
 
 @pytest.mark.parametrize("unscale_first", [True, False], ids=["unscale_", "step only"])
 @pytest.mark.parametrize("cls", CLASSES)
-def test_an_overflow_skips_the_step_and_lowers_the_scale(cls: Any, unscale_first: bool) -> None:
+@each_scaler
+def test_an_overflow_skips_the_step_and_lowers_the_scale(
+    kind: type[GradScaler], cls: Any, unscale_first: bool
+) -> None:
     params = make_params()
     optimizer = make(cls, params)
-    scaler = GradScaler(init_scale=64.0, growth_interval=2)
+    scaler = kind(init_scale=64.0, growth_interval=2)
     scaler.scale(torch.ones((), device="npu"))
     scales = []
     for overflow in (True, False, False, True):
@@ -85,10 +105,11 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(cls: Any, unscale_first
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_fixed_scale_looks_at_no_gradient(cls: Any) -> None:
+@each_scaler
+def test_a_fixed_scale_looks_at_no_gradient(kind: type[GradScaler], cls: Any) -> None:
     params = make_params()
     optimizer = make(cls, params)
-    scaler = GradScaler(init_scale=8.0, dynamic=False, growth_interval=1)
+    scaler = kind(init_scale=8.0, dynamic=False, growth_interval=1)
     scaler.scale(torch.ones((), device="npu"))
     set_grads(params, 8.0)
     assert params[0].grad is not None
@@ -99,6 +120,23 @@ def test_a_fixed_scale_looks_at_no_gradient(cls: Any) -> None:
     assert not params[0][0, 0].isfinite().item()  # torch_npu would have stepped, too
     scaler.update(4.0)
     assert scaler.get_scale() == 4.0
+
+
+def test_a_failed_step_leaves_nothing_behind() -> None:
+    params = make_params()
+    optimizer = make(ingot.optim.NpuFusedAdamW, params)
+    scaler = HandsItselfOver(init_scale=4.0)
+    scaler.scale(torch.ones((), device="npu"))
+    set_grads(params, 4.0)
+    params[0].grad, kept = None, params[0].grad
+    optimizer.state[params[1]]["exp_avg"] = torch.zeros(7, device="npu")
+    with pytest.raises(RuntimeError, match="exp_avg"):
+        scaler.step(optimizer)
+    del optimizer.state[params[1]]
+    params[0].grad = kept
+    assert not hasattr(optimizer, "grad_scale") and not hasattr(optimizer, "found_inf")
+    with pytest.raises(TypeError, match="scaler"):
+        optimizer.step(scaler=scaler)
 
 
 def test_rounds_are_kept_apart() -> None:
