@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from ingot.cli.bench import parse, parts, peers, scaling
+from ingot.cli.bench import parse, parts, peers, quiet, scaling
 from ingot.cli.bench.measure import Entry, Workload, enough, race
 from ingot.cli.bench.records import FLOOR, Row, compare
 from ingot.cli.bench.shapes import SHAPES, tiny
@@ -93,6 +93,13 @@ def test_ratios_follow_from_the_times(table: list[dict[str, str]]) -> None:
         assert float(row["peer_ratio"]) == pytest.approx(
             min(others) / float(row["best_ms"]), rel=1e-3
         )
+
+
+def test_the_share_of_others_leaves_out_our_own() -> None:
+    before = quiet.Clock(total=100.0, busy=40.0, own=10.0)
+    after = quiet.Clock(total=120.0, busy=57.0, own=22.0)
+    assert quiet.others(before, after) == pytest.approx((17 - 12) / 20)
+    assert quiet.others(before, before) is None and quiet.others(None, after) is None
 
 
 def some_row(contestant: str, best: float, median: float, ours: bool = False) -> Row:

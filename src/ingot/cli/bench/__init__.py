@@ -17,6 +17,7 @@ try:
     from ingot.cli.bench.parts import Settings, fits, run_clip, run_precision, run_race
     from ingot.cli.bench.peers import TITLES
     from ingot.cli.bench.picture import draw_race, draw_scaling
+    from ingot.cli.bench.quiet import QUIET
     from ingot.cli.bench.records import Row, write_csv
     from ingot.cli.bench.scaling import run_scaling
     from ingot.cli.bench.shapes import DEFAULT, SHAPES
@@ -30,6 +31,7 @@ PARTS = ("race", "precision", "clip", "scaling")
 # Operands alive at once: parameter, gradient, a copy of the gradient, the states of every contestant, the
 # floor's tensors, and what a foreach implementation allocates in between.
 RACE_OPERANDS = 22
+PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -45,6 +47,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--seconds", type=float, default=14.0, help="per race (default %(default)s)"
     )
     parser.add_argument("--minutes", type=float, default=11.0, help="in all (default %(default)s)")
+    parser.add_argument("--patience", type=float, default=0.0, help=PATIENCE)
     parser.add_argument("--threads", type=int, default=machine.cores(), help="default: all cores")
     parser.add_argument("--backend", help="Ingot's backend (default: its own choice)")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="default %(default)s")
@@ -97,31 +100,44 @@ def main(arguments: list[str]) -> int:
     )
     with Show(console, stages) as show:
         rows = measure(chosen, show)
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    write_csv(chosen.out / "bench.csv", rows, circumstances)
-    pictures = [
-        path
-        for path in (
-            draw_race(rows, circumstances, chosen.out / "race.png"),
-            draw_scaling(rows, circumstances, chosen.out / "scaling.png"),
-        )
-        if path is not None
-    ]
-    for table in tables(rows):
-        console.print()
-        console.print(table)
-    for name, reason in show.notes.items():
-        console.print(f"Not taking part: {name}: {reason}", markup=False, highlight=False)
-    written = ", ".join(str(path) for path in (chosen.out / "bench.csv", *pictures))
-    console.print(f"\nWritten: {written}", highlight=False)
+    report(chosen.out, rows, circumstances, show)
     return 0
+
+
+def report(out: Path, rows: list[Row], circumstances: dict[str, str], show: Show) -> None:
+    """Writes the files and prints the tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(out / "bench.csv", rows, circumstances)
+    pictures = (
+        draw_race(rows, circumstances, out / "race.png"),
+        draw_scaling(rows, circumstances, out / "scaling.png"),
+    )
+    for table in tables(rows):
+        show.console.print()
+        show.console.print(table)
+    lines = [f"Not taking part: {name}: {reason}" for name, reason in show.notes.items()]
+    busy = max((row.others_cpu or 0.0 for row in rows), default=0.0)
+    if busy > QUIET:
+        lines.append(
+            f"Others used up to {busy:.0%} of the machine meanwhile: these times are rough."
+        )
+    written = [out / "bench.csv", *(path for path in pictures if path is not None)]
+    lines.append(f"Written: {', '.join(map(str, written))}")
+    for line in lines:
+        show.console.print(line, markup=False, highlight=False)
 
 
 def measure(chosen: argparse.Namespace, show: Show) -> list[Row]:
     """All parts that were asked for, one after the other."""
     deadline = time.monotonic() + 60 * chosen.minutes
-    without = frozenset(chosen.without.split(","))
-    settings = Settings(chosen.rounds, chosen.seconds, chosen.backend, deadline, without)
+    settings = Settings(
+        chosen.rounds,
+        chosen.seconds,
+        chosen.backend,
+        deadline,
+        frozenset(chosen.without.split(",")),
+        chosen.patience,
+    )
     rows: list[Row] = []
     lists = [SHAPES[name] for name in chosen.shapes]
     if "race" in chosen.parts:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from ingot.cli.bench import floor, machine, peers
+from ingot.cli.bench import floor, machine, peers, quiet
 from ingot.cli.bench.measure import Entry, Workload, race
 from ingot.cli.bench.peers import Contestant
 from ingot.cli.bench.records import (
@@ -40,6 +40,7 @@ class Settings:
     backend: str | None
     deadline: float = math.inf  # of time.monotonic(), for all parts together
     without: frozenset[str] = frozenset()  # packages that shall not take part
+    patience: float = 0.0  # seconds to wait before a race for a quiet machine
 
     def share(self, stages: int) -> float:
         """Seconds for the next race when ``stages`` are left, it included; 0 if it is late."""
@@ -109,9 +110,14 @@ def run_field(
 ) -> list[Row]:
     """One race and its rows."""
     entries = [entry for _, entry in field]
+    quiet.wait(settings.patience)
+    before = quiet.Clock.read()
     seconds = settings.share(show.left)
     rounds = race(entries, rounds=settings.rounds, seconds=seconds, tick=show.tick)
     rows = [row_of(entry, who, shapes, optimizer, part, rounds) for who, entry in field]
+    busy = quiet.others(before, quiet.Clock.read())
+    for row in rows:
+        row.others_cpu = busy
     compare(rows, target)
     show.result(rows)
     return rows

@@ -49,6 +49,7 @@ class Row:
     peer_ratio_median: float | None = None  # the same of the medians
     target: float | None = None  # the ratio to reach
     reached: bool | None = None
+    others_cpu: float | None = None  # share of all cores that other processes used meanwhile
 
 
 def row_of(

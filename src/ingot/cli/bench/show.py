@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from ingot.cli.bench.peers import TITLES
+from ingot.cli.bench.quiet import QUIET
 from ingot.cli.bench.records import FLOOR, FLOOR_SHARES, Row
 from ingot.cli.bench.shapes import SHAPES
 
@@ -77,6 +78,9 @@ class Show:
         self._progress.update(self._task, completed=self._done)
         if self.console.is_terminal:
             return
+        busy = rows[0].others_cpu
+        if busy is not None and busy > QUIET:
+            self.console.print(f"    others used {busy:.0%} of the machine", highlight=False)
         for row in sorted(rows, key=lambda row: row.best_ms):
             text = f"    {row.best_ms:10.3f} ms best {row.median_ms:10.3f} median  {row.contestant}"
             if row.peer_ratio is not None:
