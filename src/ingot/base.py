@@ -15,7 +15,7 @@ from ingot.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.plan import Bucket, Planner
 from ingot.precision import RULES, SEED, Precision
 from ingot.scaling import handed_over
-from ingot.shards import is_sharded
+from ingot.shards import any_sharded
 from ingot.spec import Spec
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 bucket.backend.second(bucket, *factors)
 
     def _is_sharded(self) -> bool:
-        return any(is_sharded(param) for group in self.param_groups for param in group["params"])
+        return any(any_sharded(group["params"]) for group in self.param_groups)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:
         """Scale the gradients of all parameters in place, so that their common norm is at most ``max_norm``.
