@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "NpuFusedSGD": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3},
     "NpuFusedLamb": {"lr": 0.02, "eps": 1e-5, "weight_decay": 0.01},
     "NpuFusedAdamP": {"lr": 5e-3, "weight_decay": 0.05},
-    "NpuFusedBertAdam": {"lr": 5e-3, "warmup": 0.1, "t_total": 200, "max_grad_norm": -1},
+    "NpuFusedBertAdam": {"lr": 0.01, "warmup": 0.05, "t_total": 100, "max_grad_norm": -1},
 }
 
 

@@ -9,16 +9,12 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from npusim_paths import ROOT, Run
 
 import ingot.npusim
-
-ROOT = Path(__file__).resolve().parents[2]
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session", autouse=True)

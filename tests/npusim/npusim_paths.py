@@ -1,0 +1,12 @@
+"""Where things are, and the type of the fixture `run`, for the tests of the simulated NPU."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# Present beside the repository in CI; the repository keeps no copy of them.
+DOCUMENTS = ROOT.parent / "shared" / "documents"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -1,0 +1,14 @@
+"""Calls NpuFusedSGD as its document does, some steps more."""
+
+import torch
+from parameters import make_params, report
+from torch_npu.npu.amp import GradScaler, autocast  # noqa: F401
+from torch_npu.optim import NpuFusedSGD
+
+options = dict(lr=0.02, momentum=0.9, weight_decay=0.01)
+params = make_params()
+optimizer = NpuFusedSGD(params, **options)
+with torch.no_grad():
+    for _ in range(4):
+        optimizer.step()
+report(params)
