@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -93,6 +94,8 @@ def outcomes(checks: Iterable[tuple[str, Callable[[], None]]]) -> Outcome:
             result[name] = ""
         except Exception:
             result[name] = traceback.format_exc()
+            # If processes part here, what follows fails in strange ways: this is what to look at.
+            print(f"{name}: {result[name]}", file=sys.stderr, flush=True)
     return result
 
 

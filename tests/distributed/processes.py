@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import time
@@ -12,6 +13,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import torch
 
 # Imported once, in the process that all others are forked from: importing takes longer than most jobs.
 PRELOAD = [
@@ -35,7 +38,7 @@ def run(processes: int, job: Callable[..., Any], *args: Any, seconds: float = 20
         for rank in range(processes):
             here, there = context.Pipe(duplex=False)
             worker = context.Process(
-                target=start, args=(rank, processes, folder, there, job, args), daemon=True
+                target=start, args=(rank, processes, folder, there, job, pack(args)), daemon=True
             )
             worker.start()
             there.close()
@@ -47,6 +50,18 @@ def run(processes: int, job: Callable[..., Any], *args: Any, seconds: float = 20
             for worker in workers:
                 worker.join(5)
                 worker.kill()
+
+
+def pack(value: Any) -> bytes:
+    """As bytes: multiprocessing would hand tensors over in shared memory, which ends with the process."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def unpack(value: bytes) -> Any:
+    """What was packed."""
+    return torch.load(io.BytesIO(value), weights_only=False)
 
 
 def collect(pipes: list[Connection], deadline: float) -> list[Any]:
@@ -66,15 +81,14 @@ def collect(pipes: list[Connection], deadline: float) -> list[Any]:
                 raise RuntimeError(f"process {rank} died") from None
             if not fine:
                 raise AssertionError(f"process {rank}:\n{value}")
-            results[rank] = value
+            results[rank] = unpack(value)
     return [results[rank] for rank in range(len(pipes))]
 
 
 def start(
-    rank: int, processes: int, folder: str, pipe: Connection, job: Callable[..., Any], args: Any
+    rank: int, processes: int, folder: str, pipe: Connection, job: Callable[..., Any], args: bytes
 ) -> None:
     """The main function of a process."""
-    import torch
     import torch.distributed as dist
 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes), LOCAL_RANK=str(rank))
@@ -87,7 +101,7 @@ def start(
             world_size=processes,
             timeout=timedelta(seconds=COLLECTIVE_SECONDS),
         )
-        pipe.send((True, job(rank, *args)))
+        pipe.send((True, pack(job(rank, *unpack(args)))))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
