@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cases import Case, Options, each_case, each_setting
 from ingot import backends
@@ -124,14 +125,24 @@ def test_flat_is_what_an_npu_gets() -> None:
     assert backends.choose_for("npu")[0] == "flat"
 
 
-class CountOperators(TorchDispatchMode):
+class WatchOperators(TorchDispatchMode):
+    """Counts operators, and notes which of them meet NPU tensors, of which types."""
+
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
+        self.on_npu: set[str] = set()
+        self.dtypes: set[torch.dtype] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
         self.counts[str(func)] += 1
-        return func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs, result))
+        dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_npu}
+        self.dtypes |= dtypes
+        if dtypes:
+            self.on_npu.add(func._schema.name.removeprefix("aten::"))
+        return result
 
 
 @each_setting
@@ -143,8 +154,38 @@ def test_operators_per_step_do_not_grow(case: Case, options: Options) -> None:
         for number in range(2):
             for param in params:
                 param.grad = torch.full_like(param, 0.1 * (number + 1))
-            with CountOperators() as counter:
+            with WatchOperators() as counter:
                 optimizer.step()
         counts.append(counter.counts)
     assert counts[0] == counts[1]
     assert 0 < counts[0].total() < 200
+
+
+# What a step may ask of a real NPU: operators that any training uses, and a few of foreach.
+ORDINARY = frozenset(
+    """
+    _foreach_copy_ _foreach_mul_ _foreach_norm _local_scalar_dense _to_copy abs add alias clamp copy_
+    detach div empty eq gt index_add_ index_select le lt maximum mul mul_ pow reciprocal
+    scalar_tensor select slice split_with_sizes sqrt stack sub_ sum unbind view where zero_ zeros
+    zeros_like
+    """.split()  # noqa: SIM905
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each_setting
+def test_a_real_npu_is_asked_for_nothing_special(
+    case: Case, options: Options, dtype: torch.dtype
+) -> None:
+    params = to_npu(make_params(dtype=dtype))
+    optimizer = case.make(params, **options)
+    watch = WatchOperators()
+    for _ in range(2):
+        for param in params:
+            param.grad = torch.full_like(param, 0.1)
+        with watch:
+            optimizer.step()
+            optimizer.clip_grad_norm_fused_(0.5)
+    assert {"_foreach_copy_", "mul"} <= watch.on_npu
+    assert watch.on_npu - ORDINARY == set()
+    assert torch.float64 not in watch.dtypes  # slow or missing there
