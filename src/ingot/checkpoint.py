@@ -56,6 +56,9 @@ def load(optimizer: FusedOptimizer, state_dict: Mapping[str, Any]) -> None:
 def loaded_groups(optimizer: FusedOptimizer, state_dict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The param groups with the saved options."""
     name = type(optimizer).__name__
+    lacks = [key for key in ("state", "param_groups") if key not in state_dict]
+    if lacks:
+        raise ValueError(f"{name}: not the state of an optimizer: it lacks {', '.join(lacks)}")
     saved = state_dict["param_groups"]
     if len(saved) != len(optimizer.param_groups):
         raise ValueError(
@@ -125,19 +128,33 @@ def loaded_slots(
             f"{name}: the state of {where} has {', '.join(unknown)}, which is of another optimizer; "
             f"known are {', '.join(sorted(known))}"
         )
-    missing = [s for s, flag in optimizer.spec.states.items() if flag is None and s not in slots]
+    needed = (
+        {"step": None, **optimizer.spec.states} if optimizer.spec.counted else optimizer.spec.states
+    )
+    missing = [key for key, flag in needed.items() if flag is None and key not in slots]
     if slots and missing:
         raise ValueError(f"{name}: the state of {where} lacks {', '.join(missing)}")
     result: dict[str, Any] = {}
     counted = optimizer.spec.counted or optimizer.precision.stochastic(param.dtype)
     for key, value in slots.items():
         if key == "step":
-            result.update({key: int(value)} if counted else {})
+            result.update({key: loaded_step(f"{name}: {where}", value)} if counted else {})
         elif value is not None:
             result[key] = loaded_tensor(optimizer, f"{name}: {where}, {key}", param, key, value)
     if MASTER in result and not optimizer.precision.master(param.dtype):
         del result[MASTER]  # the parameter itself is what such an optimizer goes on from
     return result
+
+
+def loaded_step(where: str, value: Any) -> int:
+    """A step count: a whole number, or a tensor of one."""
+    try:
+        step = int(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        step = -1
+    if step < 0:
+        raise ValueError(f"{where}: step must be a whole number >= 0, the state has {value!r}")
+    return step
 
 
 def loaded_tensor(

@@ -1,0 +1,291 @@
+"""Clipping: in place as torch.nn.utils.clip_grad_norm_, inside the step as that followed by the step."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.utils import clip_grad_norm_
+
+from cases import BACKENDS, CASES, Case, each_backend, each_case
+from training import SHAPES, assert_same, give_grads, make_params, set_grad, tensors_of
+
+NORMS = [2, 2.0, math.inf, 1, 3, 0.5]
+
+
+def pair(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+    """The same parameters with the same gradients, twice."""
+    both = make_params(SHAPES, dtype), make_params(SHAPES, dtype)
+    for params in both:
+        give_grads(params, 0)
+    return both
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("max_norm", [0.5, 1e4, 0.0], ids=["clips", "does not", "zero"])
+@pytest.mark.parametrize("norm_type", NORMS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+def test_like_torch(
+    dtype: torch.dtype,
+    norm_type: float,
+    max_norm: float,
+    native: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if native and "native" not in BACKENDS:
+        pytest.skip("no native core here")
+    if not native:
+        from ingot.backends import NATIVE
+
+        monkeypatch.setattr(type(NATIVE), "unavailable", lambda self: "not today")
+    ours, theirs = pair(dtype)
+    optimizer = CASES["adamw"].make(ours)
+    before = [p.detach().clone() for p in ours]
+    norm = optimizer.clip_grad_norm_fused_(max_norm, norm_type)
+    # torch adds up in the type of the gradients: compare with its result for the same values in float64.
+    wide = [Parameter(p.detach().double()) for p in theirs]
+    for one, two in zip(wide, theirs, strict=True):
+        one.grad = two.grad.double()
+    # torch's own function fails on an empty tensor where the norm is the maximum.
+    expected = clip_grad_norm_([p for p in wide if p.numel()], max_norm, norm_type)
+    assert norm.shape == () and norm.dtype in (torch.float32, torch.float64)
+    close = 1e-12 if dtype is torch.float64 else 1e-6
+    torch.testing.assert_close(norm.double(), expected, rtol=close, atol=0)
+    rounding = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}.get(dtype, close)
+    tiny = 2.0**-24 if dtype is torch.float16 else 1e-12
+    for our, wider, start in zip(ours, wide, before, strict=True):
+        assert our.grad.dtype is dtype
+        torch.testing.assert_close(our.grad.double(), wider.grad, rtol=rounding, atol=tiny)
+        assert torch.equal(our, start)
+
+
+@each_case
+def test_several_groups_types_and_layouts_together(case: Case) -> None:
+    params = (
+        make_params(SHAPES) + make_params(SHAPES, torch.bfloat16) + make_params(dtype=torch.float64)
+    )
+    give_grads(params, 0)
+    odd = Parameter(torch.randn(4, 3, 2, 2))
+    odd.grad = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    strided = Parameter(torch.randn(5, 4))
+    strided.grad = torch.randn(5, 8)[:, ::2]
+    untouched = strided.grad._base.clone() if strided.grad._base is not None else None
+    complex_one = Parameter(torch.randn(3, dtype=torch.complex64))
+    complex_one.grad = torch.randn(3, dtype=torch.complex64)
+    idle = Parameter(torch.randn(3))
+    everything = [*params, odd, strided, complex_one, idle]
+    groups = [{"params": everything[:5]}, {"params": everything[5:20]}, {"params": everything[20:]}]
+    optimizer = case.make(groups)
+    grads = [p.grad for p in everything if p.grad is not None]
+    before = [grad.clone() for grad in grads]
+    expected = math.sqrt(sum(grad.abs().double().square().sum().item() for grad in grads))
+    norm = optimizer.clip_grad_norm_fused_(1.0)
+    assert norm.item() == pytest.approx(expected, rel=1e-6)
+    assert [id(p.grad) for p in everything if p.grad is not None] == [id(g) for g in grads]
+    for grad, old in zip(grads, before, strict=True):
+        wide = torch.complex128 if grad.is_complex() else torch.float64
+        rounding = 2.0**-8 if grad.dtype is torch.bfloat16 else 1e-6
+        torch.testing.assert_close(
+            grad.to(wide), old.to(wide) / (expected + 1e-6), rtol=rounding, atol=1e-12
+        )
+    if untouched is not None:
+        assert torch.equal(strided.grad._base[:, 1::2], untouched[:, 1::2])
+    assert idle.grad is None
+
+
+@each_case
+@pytest.mark.parametrize("norm_type", [2, math.inf, 1])
+def test_no_gradients(case: Case, norm_type: float) -> None:
+    norm = case.make(make_params()).clip_grad_norm_fused_(1.0, norm_type)
+    assert norm.shape == () and norm.item() == 0.0
+
+
+@each_case
+@pytest.mark.parametrize("norm_type", [2, math.inf, 1])
+def test_nan_and_inf_are_reported(case: Case, norm_type: float) -> None:
+    for value in (math.nan, math.inf):
+        params = make_params([(3,), (5,)])
+        give_grads(params, 0)
+        params[1].grad[2] = value
+        norm = case.make(params).clip_grad_norm_fused_(1.0, norm_type).item()
+        assert math.isnan(norm) if math.isnan(value) else math.isinf(norm)
+
+
+@each_case
+@pytest.mark.parametrize(("max_norm", "norm_type"), [(-1.0, 2), (math.nan, 2), (1.0, 0), (1.0, -2)])
+def test_bad_arguments(case: Case, max_norm: float, norm_type: float) -> None:
+    params = make_params()
+    give_grads(params, 0)
+    optimizer = case.make(params)
+    with pytest.raises(ValueError, match=r"max_norm|norm_type"):
+        optimizer.clip_grad_norm_fused_(max_norm, norm_type)
+
+
+@each_case
+def test_large_and_small_gradients_do_not_overflow(case: Case) -> None:
+    """Squares of 1e30 do not fit float32, those of 1e-30 vanish in it."""
+    for size in (1e30, 1e-30):
+        params = [Parameter(torch.zeros(100)), Parameter(torch.zeros(100))]
+        for param in params:
+            param.grad = torch.full((100,), size)
+        norm = case.make(params).clip_grad_norm_fused_(math.inf)
+        assert norm.item() == pytest.approx(size * math.sqrt(200), rel=1e-6)
+
+
+@each_backend
+@each_case
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("limit", [0.5, 1e4])
+def test_max_grad_norm_is_clip_then_step(
+    case: Case, limit: float, dtype: torch.dtype, backend: str
+) -> None:
+    """Gradients of all groups count together, and .grad itself stays as it is."""
+    if case.name == "bert_adam":
+        clipping, plain = {"max_grad_norm": limit, "clip_scope": "global"}, {"max_grad_norm": -1}
+    else:
+        clipping, plain = {"max_grad_norm": limit}, {}
+    if case.name == "sgd":
+        clipping, plain = clipping | {"momentum": 0.9}, {"momentum": 0.9}
+    ours, theirs = make_params(SHAPES, dtype), make_params(SHAPES, dtype)
+    one = case.make([{"params": ours[:4]}, {"params": ours[4:]}], **clipping, backend=backend)
+    two = case.make([{"params": theirs[:4]}, {"params": theirs[4:]}], **plain, backend=backend)
+    for step in range(4):
+        give_grads(ours, step)
+        give_grads(theirs, step)
+        kept = [p.grad.clone() for p in ours]
+        expected = clip_grad_norm_(theirs, limit)
+        one.step()
+        two.step()
+        assert all(torch.equal(p.grad, grad) for p, grad in zip(ours, kept, strict=True))
+        assert one.grad_norm.item() == pytest.approx(expected.item(), rel=1e-6)
+    close = 1e-13 if dtype is torch.float64 else 2e-6
+    assert_same(tensors_of(one), tensors_of(two), rtol=close, atol=close / 2)
+
+
+@each_backend
+@each_case
+def test_max_grad_norm_of_one_group_only(case: Case, backend: str) -> None:
+    """A group without clipping stays unclipped, and its gradients count in the norm of the other."""
+    none = -1 if case.name == "bert_adam" else None
+    scope = {"clip_scope": "global"} if case.name == "bert_adam" else {}
+    momentum = {"momentum": 0.9} if case.name == "sgd" else {}
+    name = "momentum_buffer" if case.name == "sgd" else "exp_avg"
+    share = 1.0 if case.name == "sgd" else 0.1
+    one, two = make_params([(4,), (3,)])
+    groups = [{"params": [one], "max_grad_norm": 0.5}, {"params": [two], "max_grad_norm": none}]
+    optimizer = case.make(groups, **scope, **momentum, backend=backend)
+    one.grad, two.grad = torch.full((4,), 3.0), torch.full((3,), 4.0)
+    total = math.sqrt(4 * 9 + 3 * 16)
+    optimizer.step()
+    states = optimizer.state
+    torch.testing.assert_close(
+        states[one][name], torch.full((4,), share * 3.0 * 0.5 / (total + 1e-6)), rtol=1e-6, atol=0
+    )
+    torch.testing.assert_close(states[two][name], torch.full((3,), share * 4.0), rtol=1e-6, atol=0)
+
+
+@each_backend
+@pytest.mark.parametrize("size", [3.0, 1e-3], ids=["large gradients", "small gradients"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_lamb_divides_by_the_global_norm(dtype: torch.dtype, size: float, backend: str) -> None:
+    """By the norm of all groups and types, and only if it is above 1."""
+    shapes = [(7,), (4, 3), ()]
+    ours = make_params(shapes, dtype) + make_params(shapes, torch.bfloat16)
+    theirs = [Parameter(p.detach().clone()) for p in ours]
+    one = CASES["lamb"].make(
+        [{"params": ours[:2]}, {"params": ours[2:]}],
+        use_global_grad_norm=True,
+        lr=0.1,
+        backend=backend,
+    )
+    two = CASES["lamb"].make(
+        [{"params": theirs[:2]}, {"params": theirs[2:]}], lr=0.1, backend=backend
+    )
+    for step in range(3):
+        give_grads(ours, step)
+        for our in ours:
+            our.grad.mul_(size)
+        total = math.sqrt(sum(p.grad.double().square().sum().item() for p in ours))
+        assert (total > 1) == (size == 3.0)
+        for our, their in zip(ours, theirs, strict=True):
+            wide = torch.float64 if our.dtype is torch.float64 else torch.float32
+            set_grad(their, our.grad.to(wide) / max(total, 1.0))
+        one.step()
+        two.step()
+    first, second = tensors_of(one), tensors_of(two)
+    assert list(first) == list(second)
+    for name, value in first.items():
+        close = 2.0**-7 if value.dtype is torch.bfloat16 else 2e-6
+        torch.testing.assert_close(value, second[name], rtol=close, atol=close / 10)
+
+
+@each_backend
+@pytest.mark.parametrize("scope", ["group", "global"])
+def test_bert_adam_norms(scope: str, backend: str) -> None:
+    """'group': one norm per group and type of parameter; 'global': one for everything."""
+    shapes = [(7,), (4, 3)]
+    params = [
+        *make_params(shapes),
+        *make_params(shapes, torch.bfloat16),
+        *make_params(shapes),
+        *make_params(shapes, torch.float64),
+    ]
+    limits = [0.5, 2.0]
+    groups = [
+        {"params": params[:4], "max_grad_norm": limits[0]},
+        {"params": params[4:], "max_grad_norm": limits[1]},
+    ]
+    optimizer = CASES["bert_adam"].make(groups, clip_scope=scope, b1=0.0, backend=backend)
+    give_grads(params, 0)
+    optimizer.step()
+    members = [params[:2], params[2:4], params[4:6], params[6:]]
+    for number, same in enumerate(members):
+        counted = params if scope == "global" else same
+        norm = math.sqrt(sum(p.grad.double().square().sum().item() for p in counted))
+        factor = min(1.0, limits[number // 2] / (norm + 1e-6))
+        assert factor < 1
+        for param in same:
+            # With b1 = 0 the average is the clipped gradient itself.
+            actual = optimizer.state[param]["exp_avg"].double()
+            expected = param.grad.double() * factor
+            torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-12)
+
+
+@each_backend
+def test_bert_adam_clips_by_default(backend: str) -> None:
+    params = make_params([(7,)])
+    optimizer = CASES["bert_adam"].make(params, b1=0.0, backend=backend)
+    params[0].grad = torch.full((7,), 5.0)
+    optimizer.step()
+    assert optimizer.state[params[0]]["exp_avg"].norm().item() == pytest.approx(1.0, rel=1e-5)
+
+
+@each_backend
+@each_case
+def test_grad_norm_is_none_where_nothing_is_clipped(case: Case, backend: str) -> None:
+    params = make_params()
+    options = {"max_grad_norm": -1} if case.name == "bert_adam" else {}
+    optimizer = case.make(params, **options, backend=backend)
+    give_grads(params, 0)
+    optimizer.step()
+    assert optimizer.grad_norm is None
+
+
+@each_backend
+@each_case
+def test_clipping_with_maximize(case: Case, backend: str) -> None:
+    """The sign of the gradient is not part of its norm."""
+    ups, downs = make_params(), make_params()
+    up = case.make(ups, max_grad_norm=0.5, maximize=True, backend=backend)
+    down = case.make(downs, max_grad_norm=0.5, backend=backend)
+    for step in range(3):
+        give_grads(ups, step)
+        for one, two in zip(ups, downs, strict=True):
+            two.grad = -one.grad
+        up.step()
+        down.step()
+        assert up.grad_norm is not None and torch.equal(up.grad_norm, down.grad_norm)
+    assert_same(tensors_of(up), tensors_of(down))

@@ -1,0 +1,352 @@
+"""State: saved and loaded bit for bit, interchangeable with torch.optim, refused whole or not at all."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+
+from cases import CASES, Case, Options, each_backend, each_case, each_setting
+from training import (
+    SHAPES,
+    assert_same,
+    assert_unchanged,
+    make_params,
+    params_of,
+    picture,
+    tensors_of,
+    train,
+)
+
+
+def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Saved and loaded again, by the loader that runs no code."""
+    file = io.BytesIO()
+    torch.save(state_dict, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def make(case: Case, params: object, **options: Any):
+    """SGD with momentum, so that every optimizer under test has a state."""
+    return case.make(params, **({"momentum": 0.9} if case.name == "sgd" else {}), **options)
+
+
+def twins(params: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.nn.Parameter(param.detach().clone()) for param in params]
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@each_setting
+def test_a_round_trip_mid_training_is_exact(
+    case: Case, options: Options, dtype: torch.dtype, backend: str
+) -> None:
+    params = make_params(SHAPES, dtype)
+    optimizer = case.make(params, **options, backend=backend)
+    train(optimizer, params, 3)
+    copies = twins(params)
+    resumed = case.make(copies, lr=7.0, backend=backend)  # every other option comes from the file
+    resumed.load_state_dict(through_a_file(optimizer.state_dict()))
+    for name, value in optimizer.param_groups[0].items():
+        if name != "params":
+            assert resumed.param_groups[0][name] == value, name
+    train(optimizer, params, 4, first=3)
+    train(resumed, copies, 4, first=3)
+    assert_same(tensors_of(resumed), tensors_of(optimizer))
+
+
+@each_case
+def test_several_groups_and_parameters_without_state(case: Case) -> None:
+    def build(params: list[torch.Tensor]):
+        groups = [{"params": params[:3], "lr": 0.1}, {"params": params[3:], "weight_decay": 0.2}]
+        return make(case, groups)
+
+    params = make_params()
+    optimizer = build(params)
+    train(optimizer, params[1:], 2)  # the first one never had a gradient
+    copies = twins(params)
+    resumed = build(copies)
+    resumed.load_state_dict(through_a_file(optimizer.state_dict()))
+    assert copies[0] not in resumed.state
+    train(optimizer, params, 2, first=2)
+    train(resumed, copies, 2, first=2)
+    assert_same(tensors_of(resumed), tensors_of(optimizer))
+
+
+TORCH_SETTINGS = [
+    pytest.param(case, options, id=f"{name}-{key}".replace(" ", "_"))
+    for name, case in CASES.items()
+    if case.torch_kind is not None
+    for key, options in case.options.items()
+    if "max_grad_norm" not in options and not isinstance(options.get("lr"), torch.Tensor)
+]
+
+
+@pytest.mark.parametrize("theirs", [{"foreach": False}, {"foreach": True}, {}], ids=str)
+@pytest.mark.parametrize(("case", "options"), TORCH_SETTINGS)
+def test_torchs_checkpoint_goes_on_here(case: Case, options: Options, theirs: Options) -> None:
+    params = make_params()
+    optimizer = case.torch_kind(params, **options, **theirs)
+    train(optimizer, params, 3)
+    copies = twins(params)
+    ours = case.make(copies, lr=7.0)
+    ours.load_state_dict(through_a_file(optimizer.state_dict()))
+    train(optimizer, params, 4, first=3)
+    train(ours, copies, 4, first=3)
+    for our, their in zip(copies, params, strict=True):
+        torch.testing.assert_close(our, their, rtol=2e-6, atol=1e-6)
+    assert not {"foreach", "fused"} & ours.param_groups[0].keys()
+
+
+@pytest.mark.parametrize("theirs", [{"foreach": False}, {"foreach": True}], ids=str)
+@pytest.mark.parametrize(("case", "options"), TORCH_SETTINGS)
+def test_our_checkpoint_goes_on_in_torch(case: Case, options: Options, theirs: Options) -> None:
+    params = make_params()
+    optimizer = case.make(params, **options)
+    train(optimizer, params, 3)
+    copies = twins(params)
+    their = case.torch_kind(copies, lr=7.0, **theirs)
+    their.load_state_dict(through_a_file(optimizer.state_dict()))
+    train(optimizer, params, 4, first=3)
+    train(their, copies, 4, first=3)
+    for our, other in zip(params, copies, strict=True):
+        torch.testing.assert_close(our, other, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "adamp", "bert_adam"])
+def test_integer_steps_load(name: str) -> None:
+    """torch_npu saves the step as a Python integer."""
+    params = make_params()
+    optimizer = CASES[name].make(params)
+    train(optimizer, params, 3)
+    saved = optimizer.state_dict()
+    for state in saved["state"].values():
+        assert torch.is_tensor(state["step"])
+        state["step"] = int(state["step"])
+    copies = twins(params)
+    resumed = CASES[name].make(copies)
+    resumed.load_state_dict(saved)
+    train(optimizer, params, 2, first=3)
+    train(resumed, copies, 2, first=3)
+    assert_same(tensors_of(resumed), tensors_of(optimizer))
+
+
+def test_lamb_of_torch_npu_loads() -> None:
+    """It saves only lr, betas, eps and weight_decay; the rest keeps its value."""
+    params = make_params()
+    optimizer = CASES["lamb"].make(params, adam=True)
+    train(optimizer, params, 2)
+    saved = optimizer.state_dict()
+    kept = ("lr", "betas", "eps", "weight_decay", "params")
+    saved["param_groups"] = [{k: g[k] for k in kept} for g in saved["param_groups"]]
+    resumed = CASES["lamb"].make(make_params(), adam=True)
+    resumed.load_state_dict(saved)
+    assert resumed.param_groups[0]["adam"] is True
+    assert_same(
+        {k: v for k, v in tensors_of(resumed).items() if not k.startswith("param")},
+        {k: v for k, v in tensors_of(optimizer).items() if not k.startswith("param")},
+    )
+
+
+OTHERS = [
+    pytest.param(CASES[one], CASES[two], id=f"{one} into {two}")
+    for one in CASES
+    for two in CASES
+    if one != two
+]
+
+
+@pytest.mark.parametrize(("one", "two"), OTHERS)
+def test_a_state_of_another_optimizer_is_refused(one: Case, two: Case) -> None:
+    params, others = make_params(), make_params()
+    source, target = make(one, params), make(two, others)
+    train(source, params, 2)
+    train(target, others, 2)
+    before = picture(target)
+    with pytest.raises(ValueError, match=r"another optimizer|lacks|known are"):
+        target.load_state_dict(source.state_dict())
+    assert_unchanged(target, before)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adamax])
+@each_case
+def test_a_state_of_another_torch_optimizer_is_refused(case: Case, kind: type) -> None:
+    params, others = make_params(), make_params()
+    source, target = kind(params), make(case, others)
+    train(source, params, 2)
+    train(target, others, 2)
+    before = picture(target)
+    with pytest.raises(ValueError, match=case.kind.__name__):
+        target.load_state_dict(source.state_dict())
+    assert_unchanged(target, before)
+
+
+def test_adam_with_coupled_decay_is_refused_by_adamw() -> None:
+    """The same state, another meaning of weight_decay; without decay they are the same."""
+    params = make_params()
+    source = torch.optim.Adam(params, weight_decay=0.1)
+    train(source, params, 1)
+    target = CASES["adamw"].make(make_params())
+    before = picture(target)
+    with pytest.raises(ValueError, match="Adam"):
+        target.load_state_dict(source.state_dict())
+    assert_unchanged(target, before)
+
+
+def spoil_shape(saved: dict[str, Any]) -> None:
+    state = list(saved["state"].values())[-1]
+    name = next(n for n in state if n != "step")
+    state[name] = torch.zeros(3, 5, 7)
+
+
+def spoil_kind(saved: dict[str, Any]) -> None:
+    state = list(saved["state"].values())[-1]
+    name = next(n for n in state if n != "step")
+    state[name] = "nonsense"
+
+
+def spoil_option(saved: dict[str, Any]) -> None:
+    saved["param_groups"][-1]["lr"] = -1.0
+
+
+def spoil_name(saved: dict[str, Any]) -> None:
+    list(saved["state"].values())[-1]["exp_inf"] = torch.zeros(3)
+
+
+def spoil_count(saved: dict[str, Any]) -> None:
+    saved["param_groups"][-1]["params"].pop()
+
+
+def spoil_groups(saved: dict[str, Any]) -> None:
+    saved["param_groups"].append(copy.deepcopy(saved["param_groups"][0]))
+
+
+def spoil_step(saved: dict[str, Any]) -> None:
+    list(saved["state"].values())[-1]["step"] = torch.tensor([1.0, 2.0])
+
+
+def spoil_negative_step(saved: dict[str, Any]) -> None:
+    list(saved["state"].values())[-1]["step"] = -3
+
+
+def spoil_nan_step(saved: dict[str, Any]) -> None:
+    list(saved["state"].values())[-1]["step"] = torch.tensor(float("nan"))
+
+
+def spoil_no_step(saved: dict[str, Any]) -> None:
+    del list(saved["state"].values())[-1]["step"]
+
+
+SPOILERS = [spoil_shape, spoil_kind, spoil_option, spoil_name, spoil_count, spoil_groups]
+STEP_SPOILERS = [spoil_step, spoil_negative_step, spoil_nan_step, spoil_no_step]
+
+
+@pytest.mark.parametrize("spoil", SPOILERS + STEP_SPOILERS, ids=lambda f: f.__name__)
+@each_case
+def test_a_spoilt_state_is_refused_whole(case: Case, spoil: Any) -> None:
+    """The last entry is wrong: whatever came before it must not have been taken."""
+    if spoil in STEP_SPOILERS and not case.kind.spec.counted:
+        return
+    params, others = make_params(), make_params()
+    source, target = make(case, params), make(case, others, lr=0.5)
+    train(source, params, 2)
+    train(target, others, 2, first=10)
+    saved = copy.deepcopy(source.state_dict())
+    spoil(saved)
+    before, given = picture(target), copy.deepcopy(saved)
+    with pytest.raises(ValueError, match=case.kind.__name__):
+        target.load_state_dict(saved)
+    assert_unchanged(target, before)
+    assert str(saved) == str(given), "the state handed in was changed"
+
+
+@pytest.mark.parametrize("saved", [{}, {"state": {}}, {"param_groups": []}, {"model": {}}], ids=str)
+@each_case
+def test_something_else_than_a_state_is_refused(case: Case, saved: dict[str, Any]) -> None:
+    """Such as a whole checkpoint with the optimizer's state one level down."""
+    params = make_params()
+    target = make(case, params)
+    train(target, params, 1)
+    before = picture(target)
+    with pytest.raises(ValueError, match=case.kind.__name__):
+        target.load_state_dict(saved)
+    assert_unchanged(target, before)
+
+
+@each_case
+def test_loaded_tensors_are_copies(case: Case) -> None:
+    params, others = make_params(), make_params()
+    source, target = make(case, params), make(case, others)
+    train(source, params, 2)
+    target.load_state_dict(source.state_dict())
+    frozen = {name: value.clone() for name, value in tensors_of(source).items()}
+    train(target, others, 2, first=2)
+    assert_same(tensors_of(source), frozen)
+    assert params_of(target)[0] is others[0]
+
+
+@each_case
+def test_state_dict_is_a_picture_of_the_options(case: Case) -> None:
+    """Options changed later do not change what was saved; tensors are shared, as in torch.optim."""
+    params = make_params()
+    optimizer = make(case, params, lr=0.25)
+    train(optimizer, params, 1)
+    saved = optimizer.state_dict()
+    optimizer.param_groups[0]["lr"] = 0.5
+    train(optimizer, params, 1, first=1)
+    assert saved["param_groups"][0]["lr"] == 0.25
+    if case.kind.spec.counted:
+        assert saved["state"][0]["step"] == 1
+
+
+@each_case
+def test_what_is_saved_has_torchs_names_and_plain_types(case: Case) -> None:
+    params = make_params()
+    optimizer = make(case, params)
+    train(optimizer, params, 1)
+    saved = optimizer.state_dict()
+    assert sorted(saved) == ["param_groups", "state"]
+    names = set(case.kind.spec.variant(optimizer.param_groups[0]).states)
+    if case.kind.spec.counted:
+        names.add("step")
+    assert list(saved["state"]) == list(range(len(params)))
+    for param, state in zip(params, saved["state"].values(), strict=True):
+        assert set(state) == names
+        for name, value in state.items():
+            assert value.shape == (() if name == "step" else param.shape)
+            assert value.dtype is torch.float32
+    assert saved["param_groups"][0]["params"] == list(range(len(params)))
+    plain = (int, float, bool, str, tuple, type(None))
+    for value in saved["param_groups"][0].values():
+        assert isinstance(value, (*plain, list)) and type(value).__module__ == "builtins"
+
+
+@each_case
+def test_a_state_of_another_type_is_converted(case: Case) -> None:
+    """A float64 state loads into a float32 optimizer as float32, and the other way round."""
+    for one, two in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
+        params = make_params(dtype=one)
+        source = make(case, params)
+        train(source, params, 2)
+        others = make_params(dtype=two)
+        target = make(case, others)
+        target.load_state_dict(source.state_dict())
+        train(target, others, 1)
+        for param in others:
+            for name, value in target.state[param].items():
+                assert name == "step" or value.dtype is two
+
+
+@each_case
+def test_an_empty_state_loads(case: Case) -> None:
+    params = make_params()
+    optimizer = make(case, params)
+    fresh = optimizer.state_dict()
+    train(optimizer, params, 2)
+    optimizer.load_state_dict(fresh)
+    assert len(optimizer.state) == 0
+    train(optimizer, params, 1)
+    if case.kind.spec.counted:
+        assert int(optimizer.state[params[0]]["step"]) == 1
