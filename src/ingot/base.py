@@ -49,11 +49,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         max_grad_norm: scale gradients down, as they are read, so that the norm of all of them is at most this
             (default None: no clipping). ``.grad`` stays as it is; ``grad_norm`` has the norm of the last step.
         backend: the name of a backend (default None: the first in ``ingot.backends.TABLE`` that takes a bucket).
-        state_dtype: type of the states of 16-bit and float32 parameters: None for float32, "param" for the
-            parameter's own type, torch.bfloat16 or torch.float16.
+        state_dtype: type of the states: None for float32 (float64 for float64 parameters), "param" for the
+            parameter's own type, torch.float32, torch.bfloat16 or torch.float16; see docs/precision.md.
         master_weights: keep a float32 copy of 16-bit parameters in the state (default False).
         rounding: "nearest" or "stochastic", for parameters and states stored in 16 bits.
-        rounding_seed: seed of the stochastic rounding (default 0).
+        rounding_seed: seed of the stochastic rounding (default 0); saved in checkpoints, may differ by group.
     """
 
     spec: ClassVar[Spec]
