@@ -22,7 +22,7 @@ def install() -> bool:
         True if the NPU is simulated, False if a real torch_npu is there, which always wins.
 
     Raises:
-        RuntimeError: if this torch is not one the simulation fits; torch is left as it was.
+        RuntimeError: if the simulation does not fit this torch; it says what failed.
 
     Example:
         >>> import ingot.npusim, torch

@@ -73,9 +73,7 @@ class _Call:
 
     def __init__(self, written: set[str], replace: bool) -> None:
         self.written = written  # names of the out= arguments
-        self.replace = (
-            replace  # give the operator empty out= tensors, and take over what it makes of them
-        )
+        self.replace = replace  # hand in empty out= tensors, and take over what becomes of them
         self.standing_for: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
 

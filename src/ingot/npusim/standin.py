@@ -91,8 +91,3 @@ class _Finder(MetaPathFinder, Loader):
 def add_finder(modules: Mapping[str, ModuleType]) -> None:
     """Lets `import torch_npu` find the stand-in, after all other places have been tried."""
     sys.meta_path.append(_Finder(modules))
-
-
-def remove_finder() -> None:
-    """Takes the finder out again."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
