@@ -33,6 +33,7 @@ class Declared:
 
     @property
     def function(self) -> ast.FunctionDef:
+        """The definition, which must be a function."""
         if not isinstance(self.node, ast.FunctionDef):
             raise refuse(self.path, self.node, "expected a function")
         return self.node
@@ -271,6 +272,7 @@ class Writer:
 
 
 def cpp_bool(value: bool) -> str:
+    """A boolean as C++ spells it."""
     return "true" if value else "false"
 
 
@@ -280,10 +282,12 @@ def mask(sums: Sequence[str]) -> str:
 
 
 def origin(declared: Declared) -> Iterator[str]:
+    """A comment that says where a function was declared."""
     yield f"  // {declared.function.name}() of {declared.path.name}, line {declared.function.lineno}"
 
 
 def indent(lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    """Lines of a function body."""
     return (f"    {line}" for line in lines)
 
 

@@ -16,8 +16,12 @@
 #define INLINE inline __attribute__((always_inline))
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define NOT_VECTORISED _Pragma("clang loop vectorize(disable)")
+#define ONE_BY_ONE __attribute__((noinline))
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
+#define NOT_VECTORISED
+#define ONE_BY_ONE __attribute__((noinline, optimize("no-tree-vectorize")))
 #endif
 
 namespace ingot {

@@ -145,7 +145,7 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
     lists[kParam] = masters;
     lists[kStored] = params;
   }
-  TableBuilder builder(*table, kernels->variants[variant].rows, inner_dims);
+  TableBuilder builder(*table, true, kernels->variants[variant].rows, inner_dims);
   const std::string why = fill(*table, builder, lists);
   if (!why.empty()) return PyUnicode_FromString(why.c_str());
   return PyCapsule_New(table.release(), kTableName, free_table);
@@ -159,7 +159,7 @@ bool fill_single(Table& table, PyObject* tensors, Operand operand) {
   }
   Lists lists = {};
   lists[operand] = tensors;
-  TableBuilder builder(table, false, 0);
+  TableBuilder builder(table, false);
   const std::string why = fill(table, builder, lists);
   if (!why.empty()) PyErr_SetString(PyExc_ValueError, why.c_str());
   return why.empty();

@@ -43,7 +43,7 @@ void TwoPass::first(double* out, int64_t total_rows) const {
   };
   for_all_units([&](Stage& stage, const Part& unit, int64_t first_row) {
     if (unit.columns < tensor(unit.tensor).length) {
-      const Partial partial = sum_unit(stage, unit);
+      const Partial partial = sum_unit(stage, unit, nullptr);
       Piece piece = {first_row + unit.row, unit.column, {}};
       std::copy_n(partial.sums, kSums, piece.sums);
       const std::lock_guard<std::mutex> guard(lock);

@@ -38,16 +38,18 @@ class TwoPass {
     double sums[kSums];
     double score;
   };
-  // A tensor of more than one unit, and the number of its first unit in its wave.
+  // A tensor of more than one unit: the number of its first unit in its wave, and where its rows' sums are kept (-1: not).
   struct Large {
     int64_t tensor;
     int64_t first_unit;
+    int64_t kept;
     Totals totals;
   };
   struct Wave {
     std::vector<Task> small;
     std::vector<Large> large;
     int64_t units = 0;
+    int64_t kept = 0;
     int64_t elements = 0;
   };
 
@@ -70,12 +72,15 @@ class TwoPass {
   void sum_again(Stage& stage, const Part& group, RowSums& sums) const;
   void apply(Stage& stage, const Part& group, const double* keep, const double* rate) const;
 
-  Partial sum_unit(Stage& stage, const Part& unit) const;
+  // `kept` is memory for the sums of all rows of the tensor, or null.
+  Partial sum_unit(Stage& stage, const Part& unit, double* kept) const;
   Totals add_up(int64_t tensor, const Partial* partials) const;
   double score_one(const double* sums, double root_n) const;
-  void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials) const;
+  void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept) const;
+  int64_t kept_size(int64_t tensor) const;
+  void exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const;
 
-  void run_small(Stage& stage, int64_t tensor) const;
+  void run_small(Stage& stage, int64_t tensor, std::vector<double>& memory) const;
   void run_wave(Wave& wave) const;
   template <class Visit>
   void for_all_units(Visit visit) const;

@@ -71,6 +71,10 @@ std::string TableBuilder::add(const DLTensor* const* operands) {
     tensor.data[k] = static_cast<char*>(operand.data) + operand.byte_offset;
     row_major = row_major && is_row_major(operand);
   }
+  if (one_type_ && !table_.tensors.empty()) {
+    const DType* first = table_.tensors.front().dtype;
+    if (!std::equal(first, first + kOperands, tensor.dtype)) return "its types are not those of the first tensor";
+  }
   const int64_t count = element_count(param);
   tensor.apart = param.ndim - inner_dims_ > 1;
   tensor.rows = rows_ && tensor.apart ? param.shape[0] : 1;

@@ -53,7 +53,8 @@ struct Table {
 // Adds tensors to a table one at a time; an empty string, or why a tensor cannot be taken.
 class TableBuilder {
  public:
-  TableBuilder(Table& table, bool rows, int inner_dims) : table_(table), rows_(rows), inner_dims_(inner_dims) {}
+  TableBuilder(Table& table, bool one_type, bool rows = false, int inner_dims = 0)
+      : table_(table), one_type_(one_type), rows_(rows), inner_dims_(inner_dims) {}
 
   // `operands[k]` is null for operands that this table does not have. All but the gradient are written to.
   std::string add(const DLTensor* const* operands);
@@ -62,6 +63,7 @@ class TableBuilder {
   std::string lay_out(Tensor& tensor, const DLTensor* const* operands);
 
   Table& table_;
+  bool one_type_;  // all tensors must have the types of the first: what a remembered plan relies on
   bool rows_;
   int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
 };

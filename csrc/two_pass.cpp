@@ -9,7 +9,11 @@ namespace ingot {
 namespace {
 
 constexpr int64_t kUnit = 1 << 16;    // elements; four float32 operands of a unit fit a cache of 1 MB
-constexpr int64_t kWaveUnits = 4096;  // bounds the partial sums kept at once to 200 KB, whatever the model's size
+
+// What is kept between the passes is bounded, whatever the model's size: tensors are handled in waves.
+constexpr int64_t kWaveUnits = 4096;    // partial sums: 200 KB
+constexpr int64_t kKeptWave = 1 << 16;  // sums of rows: 512 KB
+constexpr int64_t kKeptSmall = 1 << 14;  // sums of rows of one small tensor: 128 KB per thread
 
 constexpr unsigned kGradSums = 1u << 1 | 1u << 3;  // gg and pg
 
@@ -19,8 +23,9 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool is_long(const Tensor& tensor) { return tensor.length > kUnit; }
 int64_t pieces_of_row(const Tensor& tensor) { return is_long(tensor) ? divide_up(tensor.length, kUnit) : 1; }
 
-double root_length(const Tensor& tensor) {
-  return tensor.apart ? std::sqrt(static_cast<double>(tensor.length)) : std::numeric_limits<double>::infinity();
+// Tensors with fewer than two dimensions have no rows to project: infinite, as ingot.spec.Sums says.
+double root(const Tensor& tensor, int64_t count) {
+  return tensor.apart ? std::sqrt(static_cast<double>(count)) : std::numeric_limits<double>::infinity();
 }
 
 void clear(RowSums& sums, int64_t rows) {
@@ -76,7 +81,7 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& group, RowSums& sums) co
   });
 }
 
-// The sums of rows are computed again in the second pass rather than kept: those of a vocabulary would take megabytes.
+// The sums of the rows of a tensor that has too many to keep, such as an embedding of 100000 words.
 void TwoPass::sum_again(Stage& stage, const Part& group, RowSums& sums) const {
   clear(sums, group.rows);
   if (variant_.row_sums == 0) return;
@@ -97,17 +102,39 @@ void TwoPass::apply(Stage& stage, const Part& group, const double* keep, const d
   });
 }
 
-TwoPass::Partial TwoPass::sum_unit(Stage& stage, const Part& unit) const {
+// How many sums of rows the second pass needs; those of long rows follow from the partial sums.
+int64_t TwoPass::kept_size(int64_t index) const {
+  const Tensor& t = tensor(index);
+  if (t.rows <= 1 || is_long(t)) return 0;
+  int64_t lines = 0;
+  for (int k = 0; k < kSums; ++k) lines += variant_.row_sums >> k & 1u;
+  return lines * t.rows;
+}
+
+void TwoPass::exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const {
+  double* line = kept + group.row;
+  for (int k = 0; k < kSums; ++k) {
+    if (!(variant_.row_sums >> k & 1u)) continue;
+    if (store) std::copy_n(sums.of[k], group.rows, line);
+    else std::copy_n(line, group.rows, sums.of[k]);
+    line += tensor(group.tensor).rows;
+  }
+}
+
+TwoPass::Partial TwoPass::sum_unit(Stage& stage, const Part& unit, double* kept) const {
+  const Tensor& t = tensor(unit.tensor);
   Partial partial = {};
   for_groups(unit, [&](const Part& group) {
     RowSums sums;
     double scores[kTileRows];
     advance_and_sum(stage, group, sums);
-    variant_.score(sums, group.rows, root_length(tensor(unit.tensor)), scalars_, scores);
-    for (int64_t row = 0; row < group.rows; ++row) partial.score += scores[row];
-    for (int k = 0; k < kSums; ++k) {
-      for (int64_t row = 0; row < group.rows; ++row) partial.sums[k] += sums.of[k][row];
+    variant_.score(sums, group.rows, root(t, t.length), scalars_, scores);
+    // Six sums side by side: one after the other, each would wait for its own last addition.
+    for (int64_t row = 0; row < group.rows; ++row) {
+      partial.score += scores[row];
+      for (int k = 0; k < kSums; ++k) partial.sums[k] += sums.of[k][row];
     }
+    if (kept != nullptr) exchange_kept(group, sums, kept, true);
   });
   return partial;
 }
@@ -123,7 +150,7 @@ double TwoPass::score_one(const double* sums, double root_n) const {
 Totals TwoPass::add_up(int64_t index, const Partial* partials) const {
   const Tensor& t = tensor(index);
   Totals totals = {};
-  totals.root_n = root_length(t) * std::sqrt(static_cast<double>(t.rows));
+  totals.root_n = root(t, t.count());
   const int64_t pieces = pieces_of_row(t);
   for (int64_t unit = 0; unit < units_of(index); unit += pieces) {
     Partial row = {};
@@ -131,13 +158,14 @@ Totals TwoPass::add_up(int64_t index, const Partial* partials) const {
       for (int k = 0; k < kSums; ++k) row.sums[k] += partials[unit + piece].sums[k];
     }
     for (int k = 0; k < kSums; ++k) totals.sums[k] += row.sums[k];
-    totals.far_rows += pieces > 1 ? score_one(row.sums, root_length(t)) : partials[unit].score;
+    totals.far_rows += pieces > 1 ? score_one(row.sums, root(t, t.length)) : partials[unit].score;
   }
   totals.far_total = score_one(totals.sums, totals.root_n);
   return totals;
 }
 
-void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials) const {
+void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials,
+                          double* kept) const {
   const Tensor& t = tensor(unit.tensor);
   for_groups(unit, [&](const Part& group) {
     RowSums sums;
@@ -150,66 +178,79 @@ void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, 
       for (const Partial* end = piece + pieces_of_row(t); piece != end; ++piece) {
         for (int k = 0; k < kSums; ++k) sums.of[k][0] += piece->sums[k];
       }
+    } else if (kept != nullptr) {
+      clear(sums, group.rows);
+      exchange_kept(group, sums, kept, false);
     } else {
       sum_again(stage, group, sums);
     }
-    variant_.finish(sums, group.rows, root_length(t), totals, scalars_, keep, rate);
+    variant_.finish(sums, group.rows, root(t, t.length), totals, scalars_, keep, rate);
     apply(stage, group, keep, rate);
   });
 }
 
-void TwoPass::run_small(Stage& stage, int64_t index) const {
+void TwoPass::run_small(Stage& stage, int64_t index, std::vector<double>& memory) const {
   if (tensor(index).count() == 0) return;
+  const int64_t size = kept_size(index);
+  const bool keeps = size > 0 && size <= kKeptSmall;
+  if (keeps && static_cast<int64_t>(memory.size()) < size) memory.resize(size);
+  double* kept = keeps ? memory.data() : nullptr;
   const Part whole = unit_of(index, 0);
-  const Partial partial = sum_unit(stage, whole);
-  finish_unit(stage, whole, add_up(index, &partial), &partial);
+  const Partial partial = sum_unit(stage, whole, kept);
+  finish_unit(stage, whole, add_up(index, &partial), &partial, kept);
 }
 
 void TwoPass::run() const {
   Wave wave;
   int64_t grouped = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(table_.tensors.size()); ++i) {
-    const int64_t units = units_of(i), count = tensor(i).count();
-    if (wave.units > 0 && wave.units + units > kWaveUnits) {
+    const int64_t units = units_of(i);
+    if (units <= 1) {
+      add_small(wave.small, i, tensor(i).count(), grouped);
+      wave.elements += tensor(i).count();
+      continue;
+    }
+    const int64_t size = kept_size(i) <= kKeptWave ? kept_size(i) : 0;
+    if (wave.units > 0 && (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave)) {
       run_wave(wave);
       wave = {};
     }
-    if (units <= 1) {
-      add_small(wave.small, i, count, grouped);
-    } else {
-      wave.large.push_back({i, wave.units, {}});
-      wave.units += units;
-    }
-    wave.elements += count;
+    wave.large.push_back({i, wave.units, size > 0 ? wave.kept : -1, {}});
+    wave.units += units;
+    wave.kept += size;
+    wave.elements += tensor(i).count();
   }
   run_wave(wave);
 }
 
 void TwoPass::run_wave(Wave& wave) const {
   std::vector<Partial> partials(wave.units);
+  std::vector<double> memory(wave.kept);
   const auto find = [&](int64_t unit) -> Large& {
     const auto after = std::upper_bound(wave.large.begin(), wave.large.end(), unit,
                                         [](int64_t number, const Large& large) { return number < large.first_unit; });
     return *(after - 1);
   };
-  const int64_t small = static_cast<int64_t>(wave.small.size());
+  const auto kept = [&](const Large& large) { return large.kept < 0 ? nullptr : &memory[large.kept]; };
   // Large units first: the small tensors at the end even out the threads.
+  const int64_t small = static_cast<int64_t>(wave.small.size());
   share(wave.units + small, wave.elements, [&](int64_t number) {
     Stage stage(table_, kernels_);
     if (number < wave.units) {
       const Large& large = find(number);
-      partials[number] = sum_unit(stage, unit_of(large.tensor, number - large.first_unit));
+      partials[number] = sum_unit(stage, unit_of(large.tensor, number - large.first_unit), kept(large));
       return;
     }
     const Task& task = wave.small[number - wave.units];
-    for (int64_t i = task.tensor; i < task.last; ++i) run_small(stage, i);
+    std::vector<double> small_memory;
+    for (int64_t i = task.tensor; i < task.last; ++i) run_small(stage, i, small_memory);
   });
   for (Large& large : wave.large) large.totals = add_up(large.tensor, &partials[large.first_unit]);
   share(wave.units, wave.elements, [&](int64_t number) {
     Stage stage(table_, kernels_);
     const Large& large = find(number);
     const Part unit = unit_of(large.tensor, number - large.first_unit);
-    finish_unit(stage, unit, large.totals, &partials[large.first_unit]);
+    finish_unit(stage, unit, large.totals, &partials[large.first_unit], kept(large));
   });
 }
 

@@ -15,14 +15,15 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 if TYPE_CHECKING:
-    from ingot import _native as core
+    from ingot.norms import Factor
     from ingot.plan import Bucket
     from ingot.spec import Variant
-else:
-    try:
-        from ingot import _native as core
-    except ImportError as _error:
-        core, _import_error = None, str(_error)
+
+_import_error: str | None = None
+try:
+    from ingot import _native as core
+except ImportError as error:
+    _import_error = str(error)
 
 _LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 
@@ -30,7 +31,7 @@ _LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 @cache
 def _unavailable() -> str | None:
     """Connect the core with torch, once; the reason if that fails."""
-    if core is None:
+    if _import_error is not None:
         return f"the compiled core does not load ({_import_error})"
     exchange_api = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if exchange_api is None:
@@ -54,7 +55,7 @@ def _number(variant: Variant) -> int | None:
     A spec from elsewhere may carry a known name, but not the math that was compiled.
     """
     spec = variant.spec
-    if spec.direction.__module__ != f"ingot.optim.{spec.name}":
+    if _unavailable() or spec.direction.__module__ != f"ingot.optim.{spec.name}":
         return None
     return core.variants().get(variant.name)
 
@@ -89,6 +90,9 @@ class Native:
         )
         if isinstance(table, str):
             return table
+        # Backward of complex numbers may leave a lazily negated view; DLPack shows only the memory behind it.
+        if any(map(Tensor.is_neg, bucket.grads)):
+            return "a gradient is a lazily negated view"
         bucket.table = table
         return None
 
@@ -105,11 +109,14 @@ class Native:
         core.first(bucket.table, bucket.scalars, float(bucket.grad_scale), sums)
         return sums
 
-    def second(self, bucket: Bucket, keep: Tensor, rate: Tensor) -> None:
-        """Apply one (keep, rate) per row."""
+    def second(self, bucket: Bucket, keep: Factor, rate: Factor) -> None:
+        """Apply one (keep, rate) per row, or one for all rows."""
         rows = core.rows(bucket.table)
-        keep, rate = (x.to(torch.float64).expand(rows).contiguous() for x in (keep, rate))
-        core.second(bucket.table, bucket.scalars, float(bucket.grad_scale), keep, rate)
+        keeps, rates = (
+            torch.as_tensor(factor, dtype=torch.float64).expand(rows).contiguous()
+            for factor in (keep, rate)
+        )
+        core.second(bucket.table, bucket.scalars, float(bucket.grad_scale), keeps, rates)
         _written(bucket)
 
     def squares(self, tensors: Sequence[Tensor]) -> float | None:

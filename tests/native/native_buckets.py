@@ -1,0 +1,164 @@
+"""Buckets made by hand, so that the native core can be compared with the reference backend one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.backends.native import NATIVE
+from ingot.optim import (
+    NpuFusedAdamP,
+    NpuFusedAdamW,
+    NpuFusedBertAdam,
+    NpuFusedLamb,
+    NpuFusedSGD,
+)
+from ingot.plan import Bucket
+from ingot.precision import math_dtype
+
+# Numbers that make every term of every formula count.
+OPTIONS = {
+    "lr": 0.05,
+    "betas": (0.9, 0.99),
+    "eps": 1e-3,
+    "weight_decay": 0.1,
+    "momentum": 0.9,
+    "dampening": 0.25,
+    "bias_correction": True,
+    "max_weight_norm": 3.0,
+    "delta": 0.1,
+    "wd_ratio": 0.1,
+    "b1": 0.9,
+    "b2": 0.99,
+    "e": 1e-3,
+    "warmup": -1,
+    "t_total": -1,
+    "schedule": "warmup_linear",
+}
+VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "adamw": (NpuFusedAdamW, {}),
+    "adamw_amsgrad": (NpuFusedAdamW, {"amsgrad": True}),
+    "sgd": (NpuFusedSGD, {"momentum": 0}),
+    "sgd_momentum": (NpuFusedSGD, {}),
+    "sgd_momentum_nesterov": (NpuFusedSGD, {"nesterov": True}),
+    "lamb": (NpuFusedLamb, {}),
+    "lamb_adam": (NpuFusedLamb, {"adam": True}),
+    "adamp": (NpuFusedAdamP, {}),
+    "adamp_amsgrad": (NpuFusedAdamP, {"amsgrad": True}),
+    "adamp_nesterov": (NpuFusedAdamP, {"nesterov": True}),
+    "adamp_amsgrad_nesterov": (NpuFusedAdamP, {"amsgrad": True, "nesterov": True}),
+    "bert_adam": (NpuFusedBertAdam, {}),
+    "bert_adam_amsgrad": (NpuFusedBertAdam, {"amsgrad": True}),
+}
+# k*W - 1, k*W, k*W + 1 for vectors of 4, 8, 16 and 64 lanes and tiles of 1024; short, long and single rows; nothing.
+SHAPES: list[tuple[int, ...]] = [
+    *((n,) for w in (4, 8, 16, 64, 1024) for n in (w - 1, w, w + 1)),
+    *((3, n) for n in (63, 64, 65, 1025)),
+    *((), (0,), (0, 4), (4, 0), (1, 9), (130, 8), (515, 9), (2, 2, 3, 3), (1025, 1)),
+]
+
+
+def make_bucket(
+    name: str,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    state_dtype: torch.dtype | None = None,
+    masters: bool = False,
+) -> Bucket:
+    """A bucket of given parameters and gradients with states of zeros."""
+    kind, flags = VARIANTS[name]
+    group = {**OPTIONS, **flags}
+    variant = kind.spec.variant(group)
+    assert variant.name == name
+    wanted = state_dtype or math_dtype(params[0].dtype)
+    return Bucket(
+        variant,
+        group=0,
+        scalars=kind.spec.scalars(group, 3),
+        step=3,
+        dtype=params[0].dtype,
+        params=list(params),
+        grads=list(grads),
+        states=[[torch.zeros_like(p, dtype=wanted) for p in params] for _ in variant.states],
+        masters=[p.float() for p in params] if masters else None,
+        owners=list(params),
+        grad_scale=0.5,
+    )
+
+
+def copy_bucket(bucket: Bucket, clone: Callable[[Tensor], Tensor] = torch.clone) -> Bucket:
+    """The same bucket in other memory; ``clone`` decides the layout."""
+    masters = bucket.masters
+    copied = Bucket(
+        bucket.variant,
+        bucket.group,
+        bucket.scalars,
+        bucket.step,
+        bucket.dtype,
+        params=[clone(t) for t in bucket.params],
+        grads=[clone(t) for t in bucket.grads],
+        states=[[clone(t) for t in state] for state in bucket.states],
+        masters=None if masters is None else [clone(t) for t in masters],
+        grad_scale=bucket.grad_scale,
+        rounding=bucket.rounding,
+    )
+    copied.owners = list(copied.params)
+    return copied
+
+
+def run_native(bucket: Bucket) -> None:
+    """Prepare and run; a refusal is a failure."""
+    assert NATIVE.unavailable() is None
+    assert NATIVE.prepare(bucket) is None
+    NATIVE.run(bucket)
+
+
+def new_grads(bucket: Bucket, seed: int) -> None:
+    """Other gradients in the same memory."""
+    generator = torch.Generator().manual_seed(seed)
+    for grad in bucket.grads:
+        grad.copy_(torch.randn(grad.shape, generator=generator))
+
+
+def random_bucket(
+    name: str,
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
+    dtype: torch.dtype = torch.float32,
+    grad_dtype: torch.dtype | None = None,
+    state_dtype: torch.dtype | None = None,
+    masters: bool = False,
+) -> Bucket:
+    """A bucket of normally distributed parameters and gradients."""
+    generator = torch.Generator().manual_seed(5)
+    params = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+    grads = [torch.randn(s, generator=generator).to(grad_dtype or dtype) for s in shapes]
+    return make_bucket(name, params, grads, state_dtype, masters)
+
+
+def spacing(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distance of each value to the next in ``dtype``, as float64."""
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(tensor.double().abs().clamp_min(info.tiny))
+    return info.eps / 2 * torch.exp2(exponent.double())
+
+
+def assert_params_near(ours: Bucket, expected: Bucket, units: float) -> None:
+    """Parameters within ``units`` distances between neighbouring numbers of their type.
+
+    Differences of a unit come from torch's sqrt on the CPU, which is not correctly rounded; C++'s is. The update
+    may be larger than the parameter it is subtracted from, so the distance is taken at 1 at least.
+    """
+    for one, other in zip(ours.params, expected.params, strict=True):
+        difference = (one.double() - other.double()).abs()
+        limit = units * spacing(other.abs().clamp_min(1), other.dtype)
+        assert bool((difference <= limit).all()), float((difference / limit).max())
+
+
+def assert_states_equal(ours: Bucket, expected: Bucket) -> None:
+    """States equal bit for bit: they are made of +, - and * alone."""
+    for one, other in zip(ours.states, expected.states, strict=True):
+        for state, wanted in zip(one, other, strict=True):
+            assert torch.equal(state, wanted)

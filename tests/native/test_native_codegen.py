@@ -1,0 +1,110 @@
+"""The generator of C++: what it refuses, with file and line, and that the build came from the math of now."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).parent.parent.parent / "csrc"
+if not CSRC.exists():
+    pytest.skip("the sources of the core are not here", allow_module_level=True)
+sys.path.insert(0, str(CSRC))
+generate = pytest.importorskip("generate")
+
+TEMPLATE = """\
+from ingot.words import sqrt, where
+
+
+class Scalars(NamedTuple):
+    keep: float
+    rate: float
+    beta: float
+
+
+def scalars(group, step):
+    return Scalars(1.0, 0.1, 0.9)
+
+
+def advance(param, grad, buffer, s):
+    {advance}
+
+
+def direction(param, grad, buffer, s, *, {flag}):
+    {direction}
+
+
+class Demo:
+    spec = Spec("demo", {{"buffer": None}}, scalars, advance, direction)
+    rules = {{"nesterov": FLAG}}
+"""
+ADVANCE_LINE, DIRECTION_LINE = 15, 19
+GOOD_ADVANCE = "return (s.beta * buffer + grad,)"
+GOOD_DIRECTION = "return buffer"
+
+
+def header(tmp_path: Path, advance: str, direction: str, flag: str = "nesterov") -> str:
+    path = tmp_path / "demo.py"
+    path.write_text(TEMPLATE.format(advance=advance, direction=direction, flag=flag))
+    return str(generate.header([path]))
+
+
+def test_one_struct_per_combination_of_flags(tmp_path: Path) -> None:
+    """A flag that is an option doubles the variants; one that is none is always off."""
+    text = "return grad if nesterov else buffer"
+    both = header(tmp_path, GOOD_ADVANCE, text)
+    assert "X(demo) X(demo_nesterov)" in both
+    assert "state[0] = (s.beta * buffer) + grad;" in both
+    assert "update_result = buffer;" in both and "update_result = grad;" in both
+    one = header(tmp_path, GOOD_ADVANCE, text.replace("nesterov", "other"), flag="other")
+    assert "X(demo)" in one and "update_result = grad;" not in one
+
+
+REFUSED_DIRECTIONS = {
+    "return buffer.sqrt()": "outside the language",
+    "return buffer ** 2": "outside the language",
+    "return exp(buffer)": "outside the language",
+    "return sqrt(buffer, grad)": "sqrt takes 1 argument",
+    "return buffer * s.gamma": "`s` has no field `gamma`",
+    "return buffer * (1 - s.beta)": "scalar with scalar",
+    "return buffer * (s.rate * s.beta)": "scalar with scalar",
+    "return velocity": "unknown name",
+    "return where(buffer, grad, param)": "must be a comparison",
+    "return where(buffer >= grad, grad, param)": "outside the language",
+    "return grad if buffer > 0.0 else param": "only a keyword-only flag can be tested",
+    "return buffer, grad": "expected 1 result",
+    "buffer += grad": "outside the language",
+    "for _ in range(2): pass": "outside the language",
+    "import math": "outside the language",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED_DIRECTIONS)
+def test_refused_with_file_and_line(tmp_path: Path, line: str) -> None:
+    with pytest.raises(generate.Refused) as refused:
+        header(tmp_path, GOOD_ADVANCE, line)
+    assert str(refused.value).startswith(f"{tmp_path / 'demo.py'}:{DIRECTION_LINE}: ")
+    assert REFUSED_DIRECTIONS[line] in str(refused.value)
+
+
+def test_number_of_results_of_advance(tmp_path: Path) -> None:
+    with pytest.raises(generate.Refused, match=rf"demo\.py:{ADVANCE_LINE}: .*expected 1 result"):
+        header(tmp_path, "return buffer, grad", GOOD_DIRECTION)
+
+
+def test_state_that_a_variant_lacks(tmp_path: Path) -> None:
+    """Reading a state without testing the flag that switches it on would read nothing."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
+    path.write_text(text.replace('{"buffer": None}', '{"buffer": "nesterov"}'))
+    with pytest.raises(generate.Refused, match="this variant has no such state"):
+        generate.header([path])
+
+
+def test_order_of_sums(tmp_path: Path) -> None:
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
+    path.write_text(text.replace("advance, direction)", 'advance, direction, sums=("uu", "pp"))'))
+    with pytest.raises(generate.Refused, match="in this order"):
+        generate.header([path])

@@ -1,0 +1,140 @@
+"""Every layout of parameters, gradients and states; memory beside a parameter stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from native_buckets import (
+    assert_params_near,
+    assert_states_equal,
+    copy_bucket,
+    make_bucket,
+    new_grads,
+    run_native,
+)
+from torch import Tensor
+
+from ingot.backends import REFERENCE
+from ingot.rounding import Rounding
+
+SHAPE = (6, 5, 4, 3)
+SENTINEL = 77.0
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def channels_last(tensor: Tensor) -> Tensor:
+    return tensor.clone(memory_format=torch.channels_last)
+
+
+def reversed_dims(tensor: Tensor) -> Tensor:
+    order = tuple(reversed(range(tensor.ndim)))
+    return tensor.permute(order).contiguous().permute(order)
+
+
+def every_other(tensor: Tensor) -> Tensor:
+    """A slice with a step in the last dimension of something larger, sentinels in between."""
+    whole = torch.full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), SENTINEL, dtype=tensor.dtype)
+    return whole[..., 1::2].copy_(tensor)
+
+
+def middle_rows(tensor: Tensor) -> Tensor:
+    """Rows and columns cut out of something larger."""
+    shape = (tensor.shape[0] + 2, tensor.shape[1] + 2, *tensor.shape[2:])
+    return torch.full(shape, SENTINEL, dtype=tensor.dtype)[1:-1, 1:-1].copy_(tensor)
+
+
+def permuted(tensor: Tensor) -> Tensor:
+    return tensor.permute(2, 0, 3, 1).contiguous().permute(1, 3, 0, 2)
+
+
+def expanded(tensor: Tensor) -> Tensor:
+    """Only for gradients: the first entry of the last dimension, repeated."""
+    return tensor[..., :1].contiguous().expand(tensor.shape)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": contiguous,
+    "channels_last": channels_last,
+    "reversed": reversed_dims,
+    "every_other": every_other,
+    "middle_rows": middle_rows,
+    "permuted": permuted,
+}
+
+
+@pytest.mark.parametrize("state_layout", ["contiguous", "channels_last", "middle_rows"])
+@pytest.mark.parametrize("grad_layout", ["contiguous", "channels_last", "every_other", "expanded"])
+@pytest.mark.parametrize("param_layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["adamw", "sgd_momentum", "lamb", "adamp_nesterov"])
+def test_layouts(name: str, param_layout: str, grad_layout: str, state_layout: str) -> None:
+    """The layout changes nothing but the order of memory."""
+    dtype = torch.bfloat16 if name == "adamw" else torch.float32
+    plain = make_bucket(name, [torch.randn(SHAPE).to(dtype)], [torch.randn(SHAPE).to(dtype)])
+    lay_grad = expanded if grad_layout == "expanded" else LAYOUTS[grad_layout]
+    plain.grads = [lay_grad(grad).contiguous() for grad in plain.grads]
+    laid = copy_bucket(plain)
+    laid.params = laid.owners = [LAYOUTS[param_layout](p) for p in plain.params]
+    laid.grads = [lay_grad(g) for g in plain.grads]
+    laid.states = [[LAYOUTS[state_layout](t) for t in state] for state in plain.states]
+    assert torch.equal(laid.grads[0], plain.grads[0])
+    for _ in range(3):
+        run_native(laid)
+        REFERENCE.run(plain)
+        assert_states_equal(laid, plain)
+        assert_params_near(laid, plain, units=3 if dtype is torch.bfloat16 else 4)  # three steps
+
+
+@pytest.mark.parametrize("layout", [every_other, middle_rows])
+@pytest.mark.parametrize("name", ["adamw", "adamp"])
+def test_neighbours_are_untouched(name: str, layout: Callable[[Tensor], Tensor]) -> None:
+    """What lies between and around the elements of a sliced parameter keeps its sentinels."""
+    bucket = make_bucket(name, [layout(torch.randn(SHAPE))], [torch.randn(SHAPE)])
+    bucket.states = [[layout(torch.zeros(SHAPE))] for _ in bucket.states]
+    before = bucket.params[0].clone()
+    run_native(bucket)
+    assert not torch.equal(bucket.params[0], before)
+    for tensor in (bucket.params[0], *(state[0] for state in bucket.states)):
+        whole = torch.tensor([], dtype=tensor.dtype).set_(tensor.untyped_storage())
+        assert int((whole == SENTINEL).sum()) == whole.numel() - tensor.numel()
+
+
+def test_large_strided_tensor() -> None:
+    """Gathered tile by tile: a matrix with another order in memory, larger than a unit of work."""
+    param, grad = torch.randn(700, 300), torch.randn(300, 700).t()
+    for name in ("adamw", "lamb", "adamp"):
+        plain = make_bucket(name, [param.clone()], [grad.contiguous()])
+        laid = copy_bucket(plain)
+        laid.params = laid.owners = [reversed_dims(param)]
+        laid.grads = [grad]
+        run_native(laid)
+        REFERENCE.run(plain)
+        assert_states_equal(laid, plain)
+        assert_params_near(laid, plain, units=8)
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "every_other", "permuted"])
+def test_random_bits_follow_the_logical_index(layout: str) -> None:
+    """Stochastic rounding gives an element the same bits wherever it lies."""
+    plain = make_bucket(
+        "sgd_momentum",
+        [torch.randn(SHAPE).bfloat16()],
+        [torch.randn(SHAPE).bfloat16()],
+        state_dtype=torch.bfloat16,
+    )
+    rounding = Rounding(seed=3, step=3, operands=2)
+    rounding.add(0, plain.params[0])
+    plain.rounding = rounding
+    laid = copy_bucket(plain)
+    laid.params = laid.owners = [LAYOUTS[layout](plain.params[0])]
+    laid.states = [[LAYOUTS[layout](t) for t in state] for state in plain.states]
+    for step in range(3):
+        for bucket in (plain, laid):
+            new_grads(bucket, step)
+            run_native(bucket)
+        assert_states_equal(laid, plain)
+        assert torch.equal(laid.params[0], plain.params[0])

@@ -1,0 +1,142 @@
+"""What the native core does not take: it says so, changes nothing, and never reads what has no storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from native_buckets import make_bucket, random_bucket
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ingot.backends.native import NATIVE, core
+from ingot.optim import NpuFusedSGD
+from ingot.plan import Bucket
+from ingot.spec import Spec
+
+
+class Subclass(Tensor):
+    """Some other tensor class."""
+
+
+def fake(bucket: Bucket) -> None:
+    with FakeTensorMode():
+        bucket.grads[1] = torch.empty(3)
+
+
+def subclass(bucket: Bucket) -> None:
+    bucket.grads[1] = bucket.grads[1].as_subclass(Subclass)
+
+
+def none(bucket: Bucket) -> None:
+    bucket.grads[1] = None  # type: ignore[call-overload]
+
+
+def meta(bucket: Bucket) -> None:
+    bucket.grads[1] = torch.empty(3, device="meta")
+
+
+def other_shape(bucket: Bucket) -> None:
+    bucket.states[0][1] = torch.zeros(4)
+
+
+def integer(bucket: Bucket) -> None:
+    bucket.grads[1] = torch.zeros(3, dtype=torch.int32)
+
+
+def other_type(bucket: Bucket) -> None:
+    bucket.grads[1] = bucket.grads[1].half()
+
+
+def wide_state(bucket: Bucket) -> None:
+    bucket.states[0] = [state.double() for state in bucket.states[0]]
+
+
+def expanded(bucket: Bucket) -> None:
+    bucket.params[1] = torch.zeros(1).expand(3)
+
+
+def overlapping(bucket: Bucket) -> None:
+    bucket.states[1][1] = torch.zeros(6).as_strided((2, 3), (1, 1))
+    bucket.params[1], bucket.grads[1], bucket.states[0][1] = (torch.zeros(2, 3) for _ in range(3))
+
+
+def shorter(bucket: Bucket) -> None:
+    bucket.grads.pop()
+
+
+def sparse(bucket: Bucket) -> None:
+    bucket.grads[1] = torch.ones(3).to_sparse()
+
+
+REFUSED: dict[Callable[[Bucket], None], str] = {
+    fake: "plain",
+    subclass: "plain",
+    none: "plain",
+    meta: "",
+    other_shape: "state 0: its shape",
+    integer: "its type is not",
+    other_type: "types are not those of the first",
+    wide_state: "float64 mixed",
+    expanded: "share memory",
+    overlapping: "share memory",
+    shorter: "different lengths",
+    sparse: "",
+}
+
+
+@pytest.mark.parametrize("spoil", REFUSED, ids=lambda spoil: spoil.__name__)
+def test_refused_with_a_reason(spoil: Callable[[Bucket], None]) -> None:
+    """prepare() returns the reason and leaves every tensor alone."""
+    bucket = random_bucket("adamw", [(5,), (3,), (4,)])
+    before = [param.clone() for param in bucket.params]
+    spoil(bucket)
+    reason = NATIVE.prepare(bucket)
+    assert isinstance(reason, str) and REFUSED[spoil] in reason and reason
+    assert bucket.table is None
+    assert torch.equal(bucket.params[0], before[0]) and torch.equal(bucket.params[2], before[2])
+
+
+def test_a_spec_from_elsewhere_is_not_mistaken() -> None:
+    """A declaration with a known name but other math was not compiled in."""
+
+    def direction(param: Any, grad: Any, s: Any) -> Any:
+        return grad
+
+    bucket = random_bucket("sgd", [(3,)])
+    spec = bucket.variant.spec
+    other = Spec("sgd", {}, spec.scalars, lambda param, grad, s: (), direction)
+    bucket.variant = other.variant({})
+    assert NATIVE.prepare(bucket) == "sgd was not compiled in"
+
+
+def test_wrong_arguments_raise() -> None:
+    """The module checks what it is given; a mistake in Python cannot crash the process."""
+    bucket = random_bucket("adamw", [(3,)])
+    assert NATIVE.prepare(bucket) is None
+    with pytest.raises(ValueError, match="8 scalars"):
+        core.run(bucket.table, (1.0, 2.0), 1.0)
+    with pytest.raises(ValueError, match="not a two-pass"):
+        core.first(bucket.table, tuple(bucket.scalars), 1.0, torch.zeros(1))
+    with pytest.raises(ValueError):
+        core.run(object(), tuple(bucket.scalars), 1.0)
+    lamb = random_bucket("lamb", [(3,)])
+    assert NATIVE.prepare(lamb) is None
+    with pytest.raises(ValueError, match="2 consecutive"):
+        core.first(lamb.table, tuple(lamb.scalars), 1.0, torch.zeros(7, dtype=torch.float64))
+    with pytest.raises(ValueError, match="float64"):
+        core.first(lamb.table, tuple(lamb.scalars), 1.0, torch.zeros(2, 1))
+
+
+def test_negated_views() -> None:
+    """A lazily negated gradient, as the backward of complex numbers leaves it, is never read with the wrong sign."""
+    grad = torch.randn(10)
+    bucket = make_bucket("sgd", [torch.zeros(10)], [torch._neg_view(grad)])
+    assert NATIVE.prepare(bucket) == "a gradient is a lazily negated view"
+    param = torch.zeros(10, requires_grad=True)
+    optimizer = NpuFusedSGD([param], lr=0.1)
+    param.grad = torch._neg_view(grad)
+    optimizer.step()
+    assert torch.allclose(param.detach(), 0.1 * grad)
