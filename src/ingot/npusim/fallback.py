@@ -9,6 +9,7 @@ import torch
 from ingot.npusim.bridge import DEVICE_TYPE, is_npu, to_host, to_npu
 from ingot.npusim.kernels import check_index, set_to
 from ingot.npusim.placement import check_same_device, tensors_in
+from ingot.npusim.signature import Signature, signature
 
 # Operators called as they are. torch would turn them into their out= forms, and these two resize that
 # tensor on the way, with a warning about what the user did not do (torch 2.13).
@@ -20,17 +21,16 @@ _HOST_RESULTS = {"aten::_pack_padded_sequence": (1,)}
 
 def run_on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Serves any operator for which the simulated device has no kernel of its own."""
-    arguments = op._schema.arguments
     check_same_device(op, args, kwargs)
-    args = _numbers_as_tensors(arguments, args)
-    written = {argument.name for argument in arguments if argument.is_out}
+    declared = signature(op)
+    args = _numbers_as_tensors(declared, args)
     try:
-        return _Call(written, replace=False).run(op, args, kwargs)
+        return _Call(declared.outs, replace=False).run(op, args, kwargs)
     except RuntimeError as error:
         # An out= tensor of the wrong size: memory that came through DLPack cannot grow.
-        if not written or "not resizable" not in str(error):
+        if not declared.outs or "not resizable" not in str(error):
             raise
-        return _Call(written, replace=True).run(op, args, kwargs)
+        return _Call(declared.outs, replace=True).run(op, args, kwargs)
 
 
 def direct_kernels() -> dict[str, Callable[..., Any]]:
@@ -41,15 +41,15 @@ def direct_kernels() -> dict[str, Callable[..., Any]]:
     }
 
 
-def _numbers_as_tensors(arguments: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _numbers_as_tensors(declared: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Restores tensors from numbers: torch hands over those it wrapped itself as plain numbers.
 
     A wrapped number is a double that does not promote. The nearest thing is a 0-dim tensor of the
     default type, and of float64 where it meets float64, so that no digit is lost.
     """
     wrapped = [
-        isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor"
-        for argument, value in zip(arguments, args, strict=False)
+        is_tensor and isinstance(value, (bool, int, float, complex))
+        for is_tensor, value in zip(declared.tensors, args, strict=False)
     ]
     if not any(wrapped):
         return args
@@ -71,8 +71,8 @@ def _tensor(number: complex, double: bool) -> torch.Tensor:
 class _Call:
     """One call of one operator: remembers which host alias stands for which argument."""
 
-    def __init__(self, written: set[str], replace: bool) -> None:
-        self.written = written  # names of the out= arguments
+    def __init__(self, outs: frozenset[str], replace: bool) -> None:
+        self.outs = outs  # names of the out= arguments
         self.replace = replace  # hand in empty out= tensors, and take over what becomes of them
         self.standing_for: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -82,7 +82,7 @@ class _Call:
         stays_on_host = isinstance(wanted, torch.device) and wanted.type == "cpu"
         result = op(
             *(self.down(value) for value in args),
-            **{name: self.down(value, name in self.written) for name, value in kwargs.items()},
+            **{name: self.down(value, name in self.outs) for name, value in kwargs.items()},
         )
         for host, tensor in self.replaced:
             if host.shape == tensor.shape:

@@ -3,12 +3,14 @@
 The simulated device shares the host's memory, so mixing would work here, and fail on the real NPU.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ingot.npusim.bridge import DEVICE_TYPE
+from ingot.npusim.signature import Signature, signature
 
 # Operators that read a CPU tensor of any size beside device tensors: which arguments may be one.
 _HOST_ARGUMENTS: dict[str, frozenset[str]] = {
@@ -57,12 +59,10 @@ def check_same_device(op: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> N
     As on hardware, a 0-dim CPU tensor counts as a number where a pointwise operator reads it, and a
     few operators read indices or lengths from the host.
     """
-    schema = op._schema
-    values = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
-    values.update(kwargs)
+    declared = signature(op)
     on_npu = False
     foreign: list[tuple[str, torch.Tensor]] = []
-    for name, value in values.items():
+    for name, value in itertools.chain(zip(declared.names, args, strict=False), kwargs.items()):
         for tensor in tensors_in(value):
             if tensor.device.type == DEVICE_TYPE:
                 on_npu = True
@@ -70,9 +70,8 @@ def check_same_device(op: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> N
                 foreign.append((name, tensor))
     if not (on_npu and foreign):
         return
-    written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
     for name, tensor in foreign:
-        if name in written or not _may_stay_on_host(op, name, tensor):
+        if name in declared.written or not _may_stay_on_host(declared, name, tensor):
             raise device_mismatch(tensor.device, f"argument {name!r} of {op}")
 
 
@@ -91,16 +90,12 @@ def device_mismatch(device: torch.device, where: str) -> RuntimeError:
     )
 
 
-def _may_stay_on_host(op: Any, name: str, tensor: torch.Tensor) -> bool:
+def _may_stay_on_host(declared: Signature, name: str, tensor: torch.Tensor) -> bool:
     if tensor.device.type != "cpu":
         return False
-    operator = op._schema.name
+    operator = declared.operator
     if name in _HOST_ARGUMENTS.get(operator, ()):
         return True
-    if tensor.dim() != 0:
-        return False
-    return (
-        torch.Tag.pointwise in op.tags
-        or operator in _TAKE_NUMBERS
-        or operator.startswith("aten::_foreach_")
+    return tensor.dim() == 0 and (
+        declared.pointwise or operator in _TAKE_NUMBERS or operator.startswith("aten::_foreach_")
     )
