@@ -1,4 +1,4 @@
-"""The jobs of test_branches.py and test_collectives.py; each takes part in every process."""
+"""The jobs of test_matrix.py and test_collectives.py: branches taken on purpose, and how processes meet."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def lamb_guards(layout: Layout) -> None:
 
 
 def branches(rank: int, processes: int) -> Outcome:
-    """The job of test_branches.py."""
+    """The job: both, on every layout."""
     return outcomes(
         (f"{check.__name__}-{name}", partial(check, Layout(name, processes)))
         for check in (adamp_branches, lamb_guards)

@@ -31,7 +31,7 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(PRELOAD)
 
 
-def run(processes: int, job: Callable[..., Any], *args: Any, seconds: float = 200) -> list[Any]:
+def run(processes: int, job: Callable[..., Any], *args: Any, seconds: float = 600) -> list[Any]:
     """What ``job(rank, *args)`` returned in each process; raises what went wrong in any of them."""
     with TemporaryDirectory() as folder:
         pipes, workers = [], []
@@ -50,6 +50,14 @@ def run(processes: int, job: Callable[..., Any], *args: Any, seconds: float = 20
             for worker in workers:
                 worker.join(5)
                 worker.kill()
+
+
+def check_all(processes: int, job: Callable[..., dict[str, str]], *args: Any) -> None:
+    """Run a job that returns what went wrong by the name of a check; nothing may be wrong in any process."""
+    for rank, outcome in enumerate(run(processes, job, *args)):
+        wrong = [f"{name}: {text}" for name, text in outcome.items() if text]
+        assert outcome, f"process {rank} checked nothing"
+        assert not wrong, f"process {rank}, {len(wrong)} of {len(outcome)}:\n" + "\n".join(wrong)
 
 
 def pack(value: Any) -> bytes:

@@ -1,25 +1,16 @@
-"""Every optimizer with every declared set of options, on every layout: the result is that of whole tensors."""
-
-from functools import cache
+"""Every optimizer with every declared set of options, over all layouts: the result is that of whole tensors."""
 
 import pytest
-from matrix import Outcome, cells, matrix
-from processes import run
+from behaviours import branches
+from matrix import matrix
+from processes import check_all
 
 
-@cache
-def outcomes_of(processes: int) -> list[Outcome]:
-    return run(processes, matrix, processes)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_equals_the_whole_run(processes: int) -> None:
+    check_all(processes, matrix, processes)
 
 
-@pytest.mark.parametrize(
-    ("processes", "name"),
-    [
-        pytest.param(n, name, id=f"{n}-{name}".replace(" ", "_"))
-        for n in (2, 4)
-        for name, *_ in cells(n)
-    ],
-)
-def test_equals_the_whole_run(processes: int, name: str) -> None:
-    for rank, outcome in enumerate(outcomes_of(processes)):
-        assert not outcome[name], f"process {rank}: {outcome[name]}"
+@pytest.mark.parametrize("processes", [2, 4])
+def test_branches_of_adamp_and_guards_of_lamb(processes: int) -> None:
+    check_all(processes, branches, processes)
