@@ -55,6 +55,31 @@ def test_lamb_with_bias_correction(backend: str, limit: float | None) -> None:
 
 
 @each_backend
+def test_lamb_without_weight_or_update(backend: str) -> None:
+    """The trust ratio is 1 where a norm is 0: a zero weight starts to move, a zero update divides nothing."""
+    zero, resting = (torch.nn.Parameter(torch.full((3, 2), x)) for x in (0.0, 2.0))
+    optimizer = CASES["lamb"].make([zero, resting], lr=0.1, backend=backend)
+    zero.grad, resting.grad = torch.full((3, 2), 0.5), torch.zeros(3, 2)
+    optimizer.step()
+    update = 0.1 * 0.5 / (math.sqrt(0.001) * 0.5 + 1e-6)
+    torch.testing.assert_close(zero.detach(), torch.full((3, 2), -0.1 * update))
+    assert torch.equal(resting.detach(), torch.full((3, 2), 2.0))
+
+
+@each_backend
+def test_adamp_without_weight_or_gradient(backend: str) -> None:
+    """All norms are 0: eps alone stands in the denominators, and the step stays finite."""
+    zero, resting = (torch.nn.Parameter(torch.full((3, 2), x)) for x in (0.0, 2.0))
+    optimizer = CASES["adamp"].make([zero, resting], lr=0.1, weight_decay=0.5, backend=backend)
+    zero.grad, resting.grad = torch.full((3, 2), 0.5), torch.zeros(3, 2)
+    optimizer.step()
+    torch.testing.assert_close(zero.detach(), torch.full((3, 2), -0.1))
+    # A zero gradient is orthogonal to everything, so the decay is the reduced one.
+    expected = torch.full((3, 2), 2.0 * (1 - 0.1 * 0.5 * 0.1))
+    torch.testing.assert_close(resting.detach(), expected)
+
+
+@each_backend
 def test_adamp_with_amsgrad(backend: str) -> None:
     def rule(param: Tensor, grad: Tensor, step: int, memory: dict[str, Tensor]) -> Tensor:
         m, _, top = moments(grad, memory, 0.9, 0.5)
