@@ -19,7 +19,7 @@ from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import number
 
 OURS, THEIRS, LINE = "#c2410c", "#64748b", "#0f172a"
-COLORS = dict(zip(TITLES, ("#c2410c", "#2563eb", "#15803d", "#9333ea", "#b45309"), strict=True))
+COLORS = dict(zip(TITLES, ("#c2410c", "#2563eb", "#15803d", "#9333ea", "#0891b2"), strict=True))
 
 
 def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:

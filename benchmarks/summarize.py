@@ -1,0 +1,161 @@
+"""Writes the tables of docs/benchmarks.md from benchmarks/results/bench.csv.
+
+python benchmarks/summarize.py
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from ingot.cli.bench.peers import TITLES
+from ingot.cli.bench.records import FLOOR, FLOOR_SHARES
+from ingot.cli.bench.shapes import DEFAULT, SHAPES
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- results: written by benchmarks/summarize.py -->", "<!-- end of results -->"
+
+Row = dict[str, str]
+
+
+def number(text: str) -> str:
+    value = float(text)
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def lines_of_table(heading: list[str], body: list[list[str]]) -> list[str]:
+    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *body]
+    return ["| " + " | ".join(line) + " |" for line in lines] + [""]
+
+
+def circumstances(rows: list[Row]) -> list[str]:
+    row = rows[0]
+    busy = max(float(r["others_cpu"] or 0) for r in rows)
+    return [
+        f"Measured on {row['date'][:10]} at commit `{row['commit']}`: {row['cpu']}, {row['cores']} cores, "
+        f"{row['threads']} threads, {row['instructions']}, Python {row['python']}, torch {row['torch']}, "
+        f"backend `{row['backend']}`. Other processes used at most {busy:.0%} of the machine during a race.",
+        "",
+    ]
+
+
+def ratios(race: list[Row]) -> list[str]:
+    """Our ratio to the fastest other implementation, and what is missed."""
+    ours = {(r["optimizer"], r["shapes"]): r for r in race if r["ours"] == "True"}
+    keys = [key for key in DEFAULT if any(shapes == key for _, shapes in ours)]
+    body, missed = [], []
+    for optimizer, title in TITLES.items():
+        line = [title]
+        for key in keys:
+            row = ours.get((optimizer, key))
+            if row is None:
+                line.append("-")
+                continue
+            mark = "" if row["reached"] == "True" else " (missed)"
+            line.append(f"**{float(row['peer_ratio']):.2f}** / {float(row['target']):g}{mark}")
+            if mark:
+                missed.append(
+                    f"{title} on {SHAPES[key].title}: {float(row['peer_ratio']):.2f} "
+                    f"against {float(row['target']):g}"
+                )
+        body.append(line)
+    for (optimizer, key), share in FLOOR_SHARES.items():
+        row = ours.get((optimizer, key))
+        if row and row["floor_share"] and float(row["floor_share"]) < share:
+            missed.append(
+                f"{TITLES[optimizer]} on {SHAPES[key].title}: {float(row['floor_share']):.2f} "
+                f"of the floor against {share}"
+            )
+    lines = ["### Best peer's time / ours, and the ratio to reach", ""]
+    lines += lines_of_table(["", *(SHAPES[key].title for key in keys)], body)
+    lines.append("Not reached: " + ("; ".join(missed) if missed else "none") + ".")
+    return [*lines, ""]
+
+
+def times(race: list[Row]) -> list[str]:
+    """Milliseconds of everybody."""
+    lines = ["### Milliseconds per step, best (median), and the share of the memory floor", ""]
+    keys = [key for key in DEFAULT if any(row["shapes"] == key for row in race)]
+    for optimizer, title in TITLES.items():
+        rows = [row for row in race if row["optimizer"] == optimizer]
+        names = list(dict.fromkeys(row["contestant"] for row in rows))
+        names.sort(key=lambda name: (name == FLOOR, not name.startswith("ingot")))
+        body = []
+        for name in names:
+            mine = {row["shapes"]: row for row in rows if row["contestant"] == name}
+            version = next(iter(mine.values()))["version"]
+            label = f"{name} {version}" if version and name != FLOOR else name
+            body.append([f"**{label}**" if name.startswith("ingot") else label])
+            for key in keys:
+                row = mine.get(key)
+                text = "-"
+                if row is not None:
+                    text = f"{number(row['best_ms'])} ({number(row['median_ms'])})"
+                    if row["floor_share"] and name != FLOOR:
+                        text += f" {float(row['floor_share']):.2f}"
+                body[-1].append(text)
+        lines += lines_of_table([title, *(SHAPES[key].title for key in keys)], body)
+    return lines
+
+
+def others(rows: list[Row]) -> list[str]:
+    """Precision and clipping."""
+    body = []
+    for row in rows:
+        if row["part"] not in ("precision", "clip") or row["ours"] != "True":
+            continue
+        group = [r for r in rows if (r["part"], r["optimizer"]) == (row["part"], row["optimizer"])]
+        peer = next(r for r in group if r["contestant"] == row["peer"])
+        body.append(
+            [
+                f"{TITLES.get(row['optimizer'], '')} {row['contestant']}".strip(),
+                number(row["best_ms"]),
+                peer["contestant"],
+                number(peer["best_ms"]),
+                f"{float(row['peer_ratio']):.2f}",
+                row["target"] or "-",
+            ]
+        )
+    if not body:
+        return []
+    shapes = next(row["shapes"] for row in rows if row["part"] in ("precision", "clip"))
+    lines = [f"### bfloat16 and clipping, on {SHAPES[shapes].title}", ""]
+    heading = ["ours", "best ms", "compared with", "best ms", "ratio", "to reach"]
+    return [*lines, *lines_of_table(heading, body)]
+
+
+def growth(rows: list[Row]) -> list[str]:
+    """Nanoseconds per element and per tensor along the two ladders."""
+    lines = []
+    for part, unit in (("parameters", "ns per parameter"), ("tensors", "us per tensor of 1024")):
+        found = [row for row in rows if row["part"] == part]
+        if not found:
+            continue
+        sizes = sorted({int(row[part]) for row in found})
+        factor = 1e6 if part == "parameters" else 1e3
+        body = []
+        for optimizer, title in TITLES.items():
+            mine = {int(r[part]): r for r in found if r["optimizer"] == optimizer}
+            costs = [float(mine[n]["best_ms"]) * factor / n if n in mine else None for n in sizes]
+            body.append([title, *("-" if cost is None else f"{cost:.2f}" for cost in costs)])
+        heading = [f"{size // 10**6} M" if part == "parameters" else f"{size:,}" for size in sizes]
+        lines += [f"### Growth with the number of {part}: {unit}", ""]
+        lines += lines_of_table(["", *heading], body)
+    return lines
+
+
+def main() -> None:
+    with (HERE / "results" / "bench.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    race = [row for row in rows if row["part"] == "race"]
+    lines = [*circumstances(rows), *ratios(race), *times(race), *others(rows), *growth(rows)]
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    text = "\n".join([BEGIN, "", *lines]) + END
+    PAGE.write_text(before + text + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
