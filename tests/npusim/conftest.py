@@ -1,8 +1,8 @@
 """Fixtures of the tests of the simulated NPU.
 
 The device cannot be taken out of a process again. Most tests here use it in pytest's own process, because
-it leaves tensors on other devices alone: the tests of other folders also pass under INGOT_NPUSIM=1. What
-needs a process without it, or asks for it in another way, runs in a process of its own.
+it leaves tensors on other devices alone. What needs a process without it, or asks for it in another way, runs
+in a process of its own.
 """
 
 import importlib.metadata
