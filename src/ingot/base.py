@@ -159,8 +159,8 @@ class FusedOptimizer(torch.optim.Optimizer):
                     self._run(self._plan())
         except Exception:
             # GradScaler takes these away after a step, but not after a failed one: the next would use them again.
-            if hasattr(self, "found_inf"):
-                del self.found_inf, self.grad_scale
+            if vars(self).pop("found_inf", None) is not None:
+                vars(self).pop("grad_scale", None)
             raise
         return loss
 
