@@ -17,6 +17,7 @@ from training import (
     picture,
     tensors_of,
     train,
+    with_state,
 )
 
 
@@ -26,11 +27,6 @@ def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
     torch.save(state_dict, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
-
-
-def make(case: Case, params: object, **options: Any):
-    """SGD with momentum, so that every optimizer under test has a state."""
-    return case.make(params, **({"momentum": 0.9} if case.name == "sgd" else {}), **options)
 
 
 def twins(params: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -61,7 +57,7 @@ def test_a_round_trip_mid_training_is_exact(
 def test_several_groups_and_parameters_without_state(case: Case) -> None:
     def build(params: list[torch.Tensor]):
         groups = [{"params": params[:3], "lr": 0.1}, {"params": params[3:], "weight_decay": 0.2}]
-        return make(case, groups)
+        return with_state(case, groups)
 
     params = make_params()
     optimizer = build(params)
@@ -161,7 +157,7 @@ OTHERS = [
 @pytest.mark.parametrize(("one", "two"), OTHERS)
 def test_a_state_of_another_optimizer_is_refused(one: Case, two: Case) -> None:
     params, others = make_params(), make_params()
-    source, target = make(one, params), make(two, others)
+    source, target = with_state(one, params), with_state(two, others)
     train(source, params, 2)
     train(target, others, 2)
     before = picture(target)
@@ -174,7 +170,7 @@ def test_a_state_of_another_optimizer_is_refused(one: Case, two: Case) -> None:
 @each_case
 def test_a_state_of_another_torch_optimizer_is_refused(case: Case, kind: type) -> None:
     params, others = make_params(), make_params()
-    source, target = kind(params), make(case, others)
+    source, target = kind(params), with_state(case, others)
     train(source, params, 2)
     train(target, others, 2)
     before = picture(target)
@@ -250,7 +246,7 @@ def test_a_spoilt_state_is_refused_whole(case: Case, spoil: Any) -> None:
     if spoil in STEP_SPOILERS and not case.kind.spec.counted:
         return
     params, others = make_params(), make_params()
-    source, target = make(case, params), make(case, others, lr=0.5)
+    source, target = with_state(case, params), with_state(case, others, lr=0.5)
     train(source, params, 2)
     train(target, others, 2, first=10)
     saved = copy.deepcopy(source.state_dict())
@@ -267,7 +263,7 @@ def test_a_spoilt_state_is_refused_whole(case: Case, spoil: Any) -> None:
 def test_something_else_than_a_state_is_refused(case: Case, saved: dict[str, Any]) -> None:
     """Such as a whole checkpoint with the optimizer's state one level down."""
     params = make_params()
-    target = make(case, params)
+    target = with_state(case, params)
     train(target, params, 1)
     before = picture(target)
     with pytest.raises(ValueError, match=case.kind.__name__):
@@ -278,7 +274,7 @@ def test_something_else_than_a_state_is_refused(case: Case, saved: dict[str, Any
 @each_case
 def test_loaded_tensors_are_copies(case: Case) -> None:
     params, others = make_params(), make_params()
-    source, target = make(case, params), make(case, others)
+    source, target = with_state(case, params), with_state(case, others)
     train(source, params, 2)
     target.load_state_dict(source.state_dict())
     frozen = {name: value.clone() for name, value in tensors_of(source).items()}
@@ -291,7 +287,7 @@ def test_loaded_tensors_are_copies(case: Case) -> None:
 def test_state_dict_is_a_picture_of_the_options(case: Case) -> None:
     """Options changed later do not change what was saved; tensors are shared, as in torch.optim."""
     params = make_params()
-    optimizer = make(case, params, lr=0.25)
+    optimizer = with_state(case, params, lr=0.25)
     train(optimizer, params, 1)
     saved = optimizer.state_dict()
     optimizer.param_groups[0]["lr"] = 0.5
@@ -304,7 +300,7 @@ def test_state_dict_is_a_picture_of_the_options(case: Case) -> None:
 @each_case
 def test_what_is_saved_has_torchs_names_and_plain_types(case: Case) -> None:
     params = make_params()
-    optimizer = make(case, params)
+    optimizer = with_state(case, params)
     train(optimizer, params, 1)
     saved = optimizer.state_dict()
     assert sorted(saved) == ["param_groups", "state"]
@@ -328,10 +324,10 @@ def test_a_state_of_another_type_is_converted(case: Case) -> None:
     """A float64 state loads into a float32 optimizer as float32, and the other way round."""
     for one, two in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
         params = make_params(dtype=one)
-        source = make(case, params)
+        source = with_state(case, params)
         train(source, params, 2)
         others = make_params(dtype=two)
-        target = make(case, others)
+        target = with_state(case, others)
         target.load_state_dict(source.state_dict())
         train(target, others, 1)
         for param in others:
@@ -342,7 +338,7 @@ def test_a_state_of_another_type_is_converted(case: Case) -> None:
 @each_case
 def test_an_empty_state_loads(case: Case) -> None:
     params = make_params()
-    optimizer = make(case, params)
+    optimizer = with_state(case, params)
     fresh = optimizer.state_dict()
     train(optimizer, params, 2)
     optimizer.load_state_dict(fresh)

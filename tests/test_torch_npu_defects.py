@@ -10,18 +10,13 @@ from torch import Tensor
 from torch.nn import Linear, Parameter
 
 from cases import CASES, Case, each_backend, each_case
-from training import assert_same, give_grads, make_params, tensors_of, train
-
-
-def make(case: Case, params: object, **options: object):
-    """SGD with momentum, so that every optimizer under test has a state."""
-    return case.make(params, **({"momentum": 0.9} if case.name == "sgd" else {}), **options)
+from training import assert_same, give_grads, make_params, tensors_of, train, with_state
 
 
 def alone(case: Case, backend: str, shape: tuple[int, ...], grads: list[Tensor]) -> Tensor:
     """The parameter after those gradients when it is the only one: what any company must not change."""
     param = make_params([shape])[0]
-    optimizer = make(case, [param], lr=0.1, backend=backend, **unclipped(case))
+    optimizer = with_state(case, [param], lr=0.1, backend=backend, **unclipped(case))
     for grad in grads:
         param.grad = grad.clone()
         optimizer.step()
@@ -37,7 +32,7 @@ def unclipped(case: Case) -> dict[str, float]:
 @each_case
 def test_step_before_any_backward(case: Case, backend: str) -> None:
     params = make_params()
-    optimizer = make(case, params, backend=backend)
+    optimizer = with_state(case, params, backend=backend)
     before = [param.detach().clone() for param in params]
     assert optimizer.step() is None
     assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
@@ -54,7 +49,7 @@ def test_closure_makes_the_first_gradients_and_runs_with_grad_enabled(
     torch.manual_seed(0)
     model, data = Linear(3, 2), torch.randn(5, 3)
     twin = copy.deepcopy(model)
-    optimizer, expected = (make(case, m.parameters(), backend=backend) for m in (model, twin))
+    optimizer, expected = (with_state(case, m.parameters(), backend=backend) for m in (model, twin))
     calls = []
 
     def closure() -> Tensor:
@@ -81,7 +76,7 @@ def test_a_first_gradient_that_comes_late(case: Case, backend: str) -> None:
     """The parameter starts its own count with its own first gradient."""
     early, late = make_params([(3, 2), (3, 2)])
     late.data.copy_(early.data)
-    optimizer = make(case, [early, late], lr=0.1, backend=backend, **unclipped(case))
+    optimizer = with_state(case, [early, late], lr=0.1, backend=backend, **unclipped(case))
     grads = [torch.full((3, 2), 0.5 + step) for step in range(5)]
     for step, grad in enumerate(grads):
         early.grad = grad.clone()
@@ -97,7 +92,7 @@ def test_a_first_gradient_that_comes_late(case: Case, backend: str) -> None:
 @each_case
 def test_add_param_group_after_steps(case: Case, backend: str) -> None:
     (first,) = make_params([(3, 2)])
-    optimizer = make(case, [first], lr=0.1, backend=backend, **unclipped(case))
+    optimizer = with_state(case, [first], lr=0.1, backend=backend, **unclipped(case))
     train(optimizer, [first], 2)
     (second,) = make_params([(3, 2)])
     optimizer.add_param_group({"params": [second]})
@@ -116,7 +111,7 @@ def test_add_param_group_after_steps(case: Case, backend: str) -> None:
 @each_case
 def test_load_state_dict_after_a_step_counts(case: Case, backend: str) -> None:
     params, others = make_params(), make_params()
-    source, target = (make(case, p, backend=backend) for p in (params, others))
+    source, target = (with_state(case, p, backend=backend) for p in (params, others))
     train(source, params, 4)
     train(target, others, 2, first=50)  # its own state, to be replaced
     target.load_state_dict(source.state_dict())
@@ -135,7 +130,7 @@ def test_no_stale_gradient_after_the_model_zeroed_its_own(case: Case, backend: s
     torch.manual_seed(0)
     model, twin = Linear(4, 3), Linear(4, 3)
     twin.load_state_dict(model.state_dict())
-    optimizer, expected = (make(case, m.parameters(), backend=backend) for m in (model, twin))
+    optimizer, expected = (with_state(case, m.parameters(), backend=backend) for m in (model, twin))
     for step in range(3):
         data = torch.randn(2, 4) * (step + 1)
         model.zero_grad()
@@ -153,7 +148,7 @@ def test_no_stale_gradient_after_the_model_zeroed_its_own(case: Case, backend: s
 @each_case
 def test_a_parameter_without_gradient_stays(case: Case, backend: str) -> None:
     moving, resting = make_params([(4,), (3, 2)])
-    optimizer = make(case, [moving, resting], lr=0.1, backend=backend, **unclipped(case))
+    optimizer = with_state(case, [moving, resting], lr=0.1, backend=backend, **unclipped(case))
     train(optimizer, [moving, resting], 2)
     before = resting.detach().clone()
     states = copy.deepcopy(optimizer.state[resting])
@@ -170,7 +165,7 @@ def test_a_parameter_without_gradient_stays(case: Case, backend: str) -> None:
 @each_case
 def test_deepcopy_is_another_optimizer(case: Case, backend: str) -> None:
     params = make_params()
-    optimizer = make(case, params, backend=backend)
+    optimizer = with_state(case, params, backend=backend)
     train(optimizer, params, 3)
     # Copied together, as when the optimizer holds the only reference to its parameters.
     twin_params, twin = copy.deepcopy((params, optimizer))
@@ -189,7 +184,7 @@ def test_channels_last_and_expanded_gradients(case: Case, backend: str) -> None:
     value = torch.randn(4, 3, 2, 5)
     plain = Parameter(value.clone())
     odd = Parameter(value.clone().to(memory_format=torch.channels_last))
-    optimizers = [make(case, [p], lr=0.1, backend=backend) for p in (plain, odd)]
+    optimizers = [with_state(case, [p], lr=0.1, backend=backend) for p in (plain, odd)]
     for step in range(3):
         expanded = torch.randn(1, 3, 1, 5).expand(4, 3, 2, 5)
         odd.grad = torch.randn(4, 3, 2, 5) if step == 0 else expanded
@@ -272,7 +267,7 @@ def test_lamb_global_norm_works(backend: str) -> None:
 @each_case
 def test_every_parameter_has_its_own_step(case: Case, backend: str) -> None:
     params = make_params([(3,), (2, 2), (4,)])
-    optimizer = make(case, params, lr=0.1, backend=backend, **unclipped(case))
+    optimizer = with_state(case, params, lr=0.1, backend=backend, **unclipped(case))
     given: list[list[Tensor]] = [[], [], []]
     for step in range(6):
         for number, param in enumerate(params):
@@ -285,7 +280,7 @@ def test_every_parameter_has_its_own_step(case: Case, backend: str) -> None:
     for number, (param, start) in enumerate(
         zip(params, make_params([(3,), (2, 2), (4,)]), strict=True)
     ):
-        single = make(case, [start], lr=0.1, backend=backend, **unclipped(case))
+        single = with_state(case, [start], lr=0.1, backend=backend, **unclipped(case))
         for grad in given[number]:
             start.grad = grad
             single.step()
@@ -297,7 +292,7 @@ def test_every_parameter_has_its_own_step(case: Case, backend: str) -> None:
 def test_float16_with_the_default_eps_stays_finite(case: Case, backend: str) -> None:
     """eps=1e-8 is 0 in float16, and so is the square of a small gradient: 0 / 0."""
     params = [Parameter(torch.ones(33, dtype=torch.float16)) for _ in range(2)]
-    optimizer = make(case, params, lr=0.01, backend=backend, **unclipped(case))
+    optimizer = with_state(case, params, lr=0.01, backend=backend, **unclipped(case))
     for _ in range(3):
         params[0].grad = torch.full((33,), 1e-4, dtype=torch.float16)
         params[1].grad = torch.zeros(33, dtype=torch.float16)
@@ -305,7 +300,7 @@ def test_float16_with_the_default_eps_stays_finite(case: Case, backend: str) -> 
     for param in params:
         assert torch.isfinite(param).all()
     reference = [Parameter(torch.ones(33)) for _ in range(2)]
-    wide = make(case, reference, lr=0.01, backend="reference", **unclipped(case))
+    wide = with_state(case, reference, lr=0.01, backend="reference", **unclipped(case))
     for _ in range(3):
         reference[0].grad = torch.full((33,), 1e-4, dtype=torch.float16).float()
         reference[1].grad = torch.zeros(33)
@@ -321,8 +316,8 @@ def test_float16_with_the_default_eps_stays_finite(case: Case, backend: str) -> 
 def test_types_that_were_refused(case: Case, dtype: torch.dtype, backend: str) -> None:
     params, wide = make_params([(33,), (4, 3)], dtype), make_params([(33,), (4, 3)], dtype)
     wide = [Parameter(p.detach().double()) for p in wide]
-    optimizer = make(case, params, lr=0.1, backend=backend)
-    expected = make(case, wide, lr=0.1, backend="reference")
+    optimizer = with_state(case, params, lr=0.1, backend=backend)
+    expected = with_state(case, wide, lr=0.1, backend="reference")
     for step in range(3):
         give_grads(params, step)
         for one, two in zip(params, wide, strict=True):
@@ -338,8 +333,8 @@ def test_types_that_were_refused(case: Case, dtype: torch.dtype, backend: str) -
 @each_case
 def test_maximize_is_descent_on_the_negative(case: Case, backend: str) -> None:
     ups, downs = make_params(), make_params()
-    up = make(case, ups, maximize=True, backend=backend)
-    down = make(case, downs, backend=backend)
+    up = with_state(case, ups, maximize=True, backend=backend)
+    down = with_state(case, downs, backend=backend)
     for step in range(3):
         give_grads(ups, step)
         for one, two in zip(ups, downs, strict=True):
@@ -354,7 +349,7 @@ def test_maximize_is_descent_on_the_negative(case: Case, backend: str) -> None:
 @pytest.mark.parametrize("to_none", [True, False])
 def test_zero_grad_both_ways(case: Case, to_none: bool, backend: str) -> None:
     params = make_params()
-    optimizer = make(case, params, backend=backend)
+    optimizer = with_state(case, params, backend=backend)
     train(optimizer, params, 1)
     optimizer.zero_grad(set_to_none=to_none)
     if to_none:
@@ -372,7 +367,10 @@ def test_zero_grad_both_ways(case: Case, to_none: bool, backend: str) -> None:
 def test_reallocated_parameters(case: Case, move: str, backend: str) -> None:
     """The documents forbid every one of these; here the step follows the tensors as they are."""
     params, still = make_params(), make_params()
-    moved, expected = make(case, params, backend=backend), make(case, still, backend=backend)
+    moved, expected = (
+        with_state(case, params, backend=backend),
+        with_state(case, still, backend=backend),
+    )
     for step in range(4):
         for param in params:
             if move == "data":

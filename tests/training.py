@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
+
+from cases.declare import Case
+from ingot.base import FusedOptimizer
 
 # Around the width of SIMD registers, with and without rows, none, one and several dimensions.
 SHAPES = [(7,), (4, 3), (), (1,), (0,), (3, 0), (2, 3, 2, 2), (33, 31), (64,), (65,), (1, 17)]
@@ -109,3 +112,27 @@ def assert_unchanged(optimizer: Optimizer, before: dict[str, Any]) -> None:
         if new is not None and new.layout is torch.strided and not new.is_meta:
             torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
     assert after == {name: before[name] for name in after}
+
+
+def with_state(case: Case, params: Any, **options: Any) -> FusedOptimizer:
+    """Build the optimizer; SGD gets momentum, so that every optimizer under test has a state."""
+    return case.make(params, **({"momentum": 0.9} if case.name == "sgd" else {}), **options)
+
+
+def small_model() -> nn.Module:
+    """A network with matrices and vectors; always the same numbers."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+
+def fit(net: nn.Module, optimizer: Optimizer, steps: int = 3) -> list[float]:
+    """A small training loop; the losses."""
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = net(torch.randn(6, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

@@ -1,0 +1,216 @@
+"""Gradients, parameters, states and options that change between two steps: the step follows them."""
+
+import copy
+
+import torch
+from torch.nn import Parameter
+
+from cases import Case, each_backend, each_case
+from training import (
+    assert_same,
+    fit,
+    give_grads,
+    make_params,
+    small_model,
+    tensors_of,
+    train,
+    with_state,
+)
+
+
+@each_backend
+@each_case
+def test_an_option_changed_in_a_group_counts(case: Case, backend: str) -> None:
+    params, copies = make_params(), make_params()
+    changed, fresh = (with_state(case, p, lr=0.1, backend=backend) for p in (params, copies))
+    train(changed, params, 2)
+    train(fresh, copies, 2)
+    changed.param_groups[0]["lr"] = 0.0
+    changed.param_groups[0]["weight_decay"] = 0.0
+    before = [p.detach().clone() for p in params]
+    train(changed, params, 1, first=2)
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    changed.param_groups[0]["maximize"] = True
+    changed.param_groups[0]["lr"] = 0.1
+    train(changed, params, 1, first=3)
+    assert not torch.equal(params[0], before[0])
+
+
+@each_backend
+@each_case
+def test_a_flag_switched_on_later_counts(case: Case, backend: str) -> None:
+    """Amsgrad or momentum after some steps: the missing state starts from nothing, the others go on."""
+    flag = {"sgd": "momentum", "lamb": "adam"}.get(case.name, "amsgrad")
+    value = 0.9 if flag == "momentum" else True
+    runs = []
+    for name in ("reference", backend):
+        params = make_params()
+        optimizer = case.make(params, backend=name)
+        train(optimizer, params, 2)
+        optimizer.param_groups[0][flag] = value
+        train(optimizer, params, 3, first=2)
+        optimizer.param_groups[0][flag] = type(value)(0)
+        train(optimizer, params, 2, first=5)
+        runs.append(tensors_of(optimizer))
+    assert_same(runs[1], runs[0], rtol=1e-6, atol=1e-7)
+    names = {"momentum": "momentum_buffer", "amsgrad": "max_exp_avg_sq"}
+    if flag in names:
+        assert any(name.startswith(names[flag]) for name in runs[1])
+
+
+@each_backend
+@each_case
+def test_gradients_replaced_between_steps(case: Case, backend: str) -> None:
+    """In place, by assignment, of another type, as a view of something larger: always the one of now."""
+    params, copies = make_params([(6,), (3, 4)]), make_params([(6,), (3, 4)])
+    one, two = (
+        with_state(case, params, backend=backend),
+        with_state(case, copies, backend="reference"),
+    )
+    for step in range(5):
+        give_grads(copies, step)
+        for param, other in zip(params, copies, strict=True):
+            grad = other.grad
+            if step == 1 and param.grad is not None:
+                param.grad.copy_(grad)
+            elif step == 2:
+                param.grad = torch.cat([grad, grad])[: len(grad)]
+            elif step == 3:
+                param.grad = None
+                param.grad = grad.clone().t().contiguous().t() if grad.ndim == 2 else grad.clone()
+            else:
+                param.grad = grad.clone()
+        one.step()
+        two.step()
+    assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
+
+
+@each_backend
+@each_case
+def test_gradients_that_share_memory(case: Case, backend: str) -> None:
+    """One buffer for all gradients, as DistributedDataParallel has them."""
+    params, copies = make_params([(6,), (3, 4), (5,)]), make_params([(6,), (3, 4), (5,)])
+    one, two = (
+        with_state(case, params, backend=backend),
+        with_state(case, copies, backend="reference"),
+    )
+    buffer = torch.zeros(23)
+    for param, piece in zip(params, buffer.split([6, 12, 5]), strict=True):
+        param.grad = piece.view(param.shape)
+    for step in range(3):
+        give_grads(copies, step)
+        buffer.copy_(torch.cat([p.grad.reshape(-1) for p in copies]))
+        one.step()
+        two.step()
+    assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
+
+
+@each_backend
+@each_case
+def test_the_model_changes_its_type(case: Case, backend: str) -> None:
+    """model.double() in the middle: states follow, and the run goes on in the new precision."""
+    net = small_model()
+    optimizer = with_state(case, net.parameters(), backend=backend)
+    fit(net, optimizer, 2)
+    twin = copy.deepcopy(net).double()
+    expected = with_state(case, twin.parameters(), backend="reference")
+    saved = optimizer.state_dict()
+    expected.load_state_dict(saved)
+    net.double()
+    for param in net.parameters():
+        param.grad = None
+    torch.manual_seed(2)
+    data = torch.randn(6, 4, dtype=torch.float64)
+    for _ in range(2):
+        for each, stepper in ((net, optimizer), (twin, expected)):
+            stepper.zero_grad()
+            each(data).square().mean().backward()
+            stepper.step()
+    for one, two in zip(net.parameters(), twin.parameters(), strict=True):
+        assert one.dtype is torch.float64
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-13)
+
+
+@each_backend
+@each_case
+def test_the_model_becomes_half(case: Case, backend: str) -> None:
+    params = make_params()
+    optimizer = with_state(case, params, backend=backend)
+    train(optimizer, params, 2)
+    for param in params:
+        param.data, param.grad = param.data.half(), None
+    before = [p.detach().clone() for p in params]
+    train(optimizer, params, 1, first=2)
+    for param, old in zip(params, before, strict=True):
+        assert param.dtype is torch.float16 and torch.isfinite(param).all()
+        if case.kind.spec.counted:
+            assert int(optimizer.state[param]["step"]) == 3
+        wide = Parameter(old.float())
+        assert (param.detach() - wide.half()).abs().max().item() < 0.1 if param.numel() else True
+        for name, value in optimizer.state[param].items():
+            assert name == "step" or value.dtype is torch.float32
+
+
+@each_backend
+@each_case
+def test_a_parameter_changed_by_hand_between_steps(case: Case, backend: str) -> None:
+    params, copies = make_params(), make_params()
+    one, two = (
+        with_state(case, params, backend=backend),
+        with_state(case, copies, backend="reference"),
+    )
+    for step in range(4):
+        with torch.no_grad():
+            for param, other in zip(params, copies, strict=True):
+                param.mul_(0.5)
+                other.mul_(0.5)
+        train(one, params, 1, first=step)
+        train(two, copies, 1, first=step)
+    assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
+
+
+@each_backend
+@each_case
+def test_a_state_changed_by_hand_counts(case: Case, backend: str) -> None:
+    params, copies = make_params(), make_params()
+    one, two = (
+        with_state(case, params, backend=backend),
+        with_state(case, copies, backend="reference"),
+    )
+    for optimizer, group in ((one, params), (two, copies)):
+        train(optimizer, group, 2)
+        for param in group:
+            name = next(n for n in optimizer.state[param] if n != "step")
+            optimizer.state[param][name] = torch.zeros_like(param)
+        train(optimizer, group, 1, first=2)
+        optimizer.state.clear()
+        train(optimizer, group, 2, first=3)
+    assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
+    if case.kind.spec.counted:
+        assert int(one.state[params[0]]["step"]) == 2
+
+
+@each_backend
+@each_case
+def test_a_parameter_handed_from_one_group_to_another(case: Case, backend: str) -> None:
+    """Group lists are plain lists; a script may move a parameter to a group with another rate."""
+    clip = {"max_grad_norm": -1} if case.name == "bert_adam" else {}
+    one, two, three = make_params([(4,), (3,), (2,)])
+    groups = [{"params": [one, two], "lr": 0.1}, {"params": [three], "lr": 0.0}]
+    optimizer = with_state(case, groups, lr=1.0, weight_decay=0.0, backend=backend, **clip)
+    train(optimizer, [one, two, three], 2)
+    optimizer.param_groups[1]["params"].insert(0, optimizer.param_groups[0]["params"].pop())
+    before = [p.detach().clone() for p in (one, two, three)]
+    train(optimizer, [one, two, three], 1, first=2)
+    moved = [not torch.equal(p, old) for p, old in zip((one, two, three), before, strict=True)]
+    assert moved == [True, False, False]
+
+
+@each_case
+def test_another_backend_chosen_later_counts(case: Case) -> None:
+    params = make_params()
+    optimizer = with_state(case, params)
+    train(optimizer, params, 3)
+    optimizer.backend = "reference"
+    give_grads(params, 3)
+    assert {bucket.backend.name for bucket in optimizer._planner.plan()} == {"reference"}
