@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ingot.precision import SUPPORTED
-from ingot.shards import Groups, local, split_of, sum_dtype
+from ingot.shards import Groups, local, splits_of, sum_dtype
 
 if TYPE_CHECKING:
     from ingot.base import FusedOptimizer
@@ -84,12 +84,13 @@ class Roll:
         """``failed``: this process could not plan the step, and only takes part to tell the others."""
         self.name = type(optimizer).__name__
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        splits = {i: split for i, p in enumerate(params) if (split := split_of(p)).groups}
+        splits = {i: split for i, split in enumerate(splits_of(params)) if split.groups}
         self.params = {i: params[i] for i in splits}
         self.splits = splits
         self.groups = [split.groups for split in splits.values()]
         self.device = local(next(iter([*self.params.values(), *params]), torch.empty(0))).device
-        double = all(sum_dtype(local(p)) is torch.float64 for p in self.params.values())
+        kinds = {(p.device.type, p.dtype): p for p in self.params.values()}
+        double = all(sum_dtype(param) is torch.float64 for param in kinds.values())
         self.dtype = torch.float64 if double else torch.float32
         marks = [math.nan if failed else float(i in present) for i in splits]
         self.marks = torch.tensor([marks], dtype=self.dtype, device=self.device)
@@ -138,13 +139,12 @@ def gradient_sums(
         failed: this process could not plan the step.
     """
     lists: dict[tuple[Scope, Groups], list[Tensor]] = {}
-    ordinal = 0
-    for number, group in enumerate(optimizer.param_groups):
-        for param in group["params"]:
-            tensors = lists.setdefault(((number, param.dtype), split_of(param).groups), [])
-            if ordinal in grads:
-                tensors.append(grads[ordinal])
-            ordinal += 1
+    pairs = [(n, p) for n, group in enumerate(optimizer.param_groups) for p in group["params"]]
+    splits = splits_of(param for _, param in pairs)
+    for ordinal, ((number, param), split) in enumerate(zip(pairs, splits, strict=True)):
+        tensors = lists.setdefault(((number, param.dtype), split.groups), [])
+        if ordinal in grads:
+            tensors.append(grads[ordinal])
     apart = any(groups for _, groups in lists)
     if not apart and optimizer.norm_group is None:
         sums = {scope: measure(tensors) for (scope, _), tensors in lists.items() if tensors}

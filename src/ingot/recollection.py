@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ingot.precision import MASTER
+from ingot.shards import Specs, local
 
 if TYPE_CHECKING:
     from ingot.base import FusedOptimizer
@@ -33,19 +34,23 @@ class Recollection:
     owners: list[Any]  # keys of optimizer.state
     slots: list[Any]  # its values
     buckets: list[Bucket]
+    specs: list[Specs | None]  # per bucket, how its DTensors are laid out
 
     @staticmethod
     def of(optimizer: FusedOptimizer, buckets: list[Bucket]) -> Recollection | None:
         """Remember a plan, if it is worth it; called before the step, so new states are not there yet."""
         for bucket in buckets:
-            whole = all(map(is_, bucket.params, bucket.owners))
+            whole = all(map(is_, bucket.params, map(local, bucket.owners)))
             if bucket.backend.name != "native" or not whole or any(bucket.fresh):
                 return None
         params = all_params(optimizer)
         idle = [param for param in params if param.grad is None]
         state = optimizer.state
         settings = settings_of(optimizer)
-        return Recollection(settings, params, idle, list(state), list(state.values()), buckets)
+        specs = [Specs.of(bucket.owners) for bucket in buckets]
+        return Recollection(
+            settings, params, idle, list(state), list(state.values()), buckets, specs
+        )
 
     def again(self, optimizer: FusedOptimizer) -> list[Bucket] | None:
         """The same buckets with the tensors of now; None where anything differs."""
@@ -58,15 +63,15 @@ class Recollection:
         ):
             return None
         buckets = []
-        for old in self.buckets:
-            bucket = renewed(optimizer, old)
+        for old, specs in zip(self.buckets, self.specs, strict=True):
+            bucket = renewed(optimizer, old, specs)
             if bucket is None or bucket.backend.prepare(bucket) is not None:
                 return None
             buckets.append(bucket)
         return buckets
 
 
-def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
+def renewed(optimizer: FusedOptimizer, old: Bucket, specs: Specs | None) -> Bucket | None:
     """A bucket with the gradients, states and step of now."""
     group = optimizer.param_groups[old.group]
     variant, dtype = optimizer.spec.variant(group), old.owners[0].dtype
@@ -81,6 +86,12 @@ def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
         return None
     if len(steps) != 1:
         return None
+    params, grads = old.params, list(map(attrgetter("grad"), old.owners))  # None: refused in C
+    if specs is not None:
+        lists = [specs.parts(tensors) for tensors in (old.owners, grads, *states)]
+        if any(parts is None for parts in lists):
+            return None
+        params, grads, *states = lists  # type: ignore[assignment]
     wanted = [torch.float32 if n == MASTER else optimizer.precision.stored(dtype) for n in names]
     if any(tensors[0].dtype is not want for tensors, want in zip(states, wanted, strict=True)):
         return None
@@ -89,7 +100,8 @@ def renewed(optimizer: FusedOptimizer, old: Bucket) -> Bucket | None:
         old,
         scalars=optimizer.spec.numbers(group, step if variant.spec.counted else 2),
         step=step,
-        grads=list(map(attrgetter("grad"), old.owners)),  # None: refused in C
+        params=params,
+        grads=grads,
         states=states[: len(variant.states)],
         fresh=[],
         masters=None if old.masters is None else states[-1],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -71,6 +71,22 @@ def split_of(tensor: Tensor) -> Split:
     return Split(tuple(rows), tuple(parts))
 
 
+def splits_of(tensors: Iterable[Tensor]) -> list[Split]:
+    """The same for many tensors; process groups are looked up once per kind of layout."""
+    known: dict[Any, Split] = {}
+    result = []
+    for tensor in tensors:
+        if not is_dtensor(tensor):
+            result.append(WHOLE)
+            continue
+        spec: Any = tensor._spec  # type: ignore[attr-defined]
+        kind = id(spec.mesh), spec.placements, tensor.ndim
+        if kind not in known:
+            known[kind] = split_of(tensor)
+        result.append(known[kind])
+    return result
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Whether other processes hold other parts of this tensor."""
     return is_dtensor(tensor) and split_of(tensor) != WHOLE
@@ -104,6 +120,49 @@ def check(where: object, param: Tensor, other: Tensor) -> None:
             f"{where}: placed as {one.placements} on {one.device_mesh}, but goes with {two.placements} "
             f"on {two.device_mesh}"
         )
+
+
+class Specs:
+    """How the owners of a bucket are laid out, to take the local parts of what belongs to them in each step.
+
+    torch uses one spec for many tensors: one that was found to fit is known again by its identity.
+    """
+
+    def __init__(self, owners: Sequence[Tensor]) -> None:
+        self.specs = [spec_of(owner) for owner in owners]
+        # By identity; the specs are kept, so that no other gets theirs.
+        self.fitting: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    @staticmethod
+    def of(owners: Sequence[Tensor]) -> Specs | None:
+        """None where no owner is a DTensor."""
+        return Specs(owners) if any(map(is_dtensor, owners)) else None
+
+    def parts(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """The local parts of one tensor per owner; None if one is not laid out as its owner was."""
+        parts = []
+        for tensor, spec in zip(tensors, self.specs, strict=True):
+            found = getattr(tensor, "_spec", None)
+            if found is not spec and not self._fits(found, spec):
+                return None
+            parts.append(tensor if found is None else tensor._local_tensor)  # type: ignore[attr-defined]
+        return parts
+
+    def _fits(self, found: Any, spec: Any) -> bool:
+        """Whether two specs lay tensors out alike, whatever the type of these."""
+        if (id(found), id(spec)) in self.fitting:
+            return True
+        if found is None or spec is None:
+            return False
+        fits = bool(found.placements == spec.placements and found.mesh == spec.mesh)
+        if fits and len(self.fitting) < 8 * len(self.specs):
+            self.fitting[id(found), id(spec)] = found, spec
+        return fits
+
+
+def spec_of(tensor: Tensor) -> Any:
+    """The layout of a DTensor; None for any other tensor."""
+    return tensor._spec if is_dtensor(tensor) else None  # type: ignore[attr-defined]
 
 
 def sum_dtype(tensor: Tensor) -> torch.dtype:

@@ -16,7 +16,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, all
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
-from cases import CASES, Case
+from cases import BACKENDS, CASES, Case
 from ingot.optim import NpuFusedAdamP, NpuFusedAdamW, NpuFusedLamb
 from training import SHAPES, give_grads, make_params
 
@@ -195,6 +195,36 @@ def unfinished_gradient() -> None:
         assert torch.equal(*results)
 
 
+def changes() -> None:
+    """A plan that is remembered from the last step does not outlive what it was made from."""
+    for case in CASES.values():
+        layout = Layout("mixed", 2)
+        wholes = make_params([(5, 4), (7,), (3, 6), (2, 2)])
+        options = {"lr": 0.01, "momentum": 0.9} if case.name == "sgd" else {"lr": 0.01}
+        whole, split = case.make(wholes, **options), case.make(layout.params(wholes), **options)
+        params = split.param_groups[0]["params"]
+        for step in range(8):
+            give_grads(wholes, step)
+            if step == 6:
+                wholes[2].grad = None
+            for i, (param, one) in enumerate(zip(params, wholes, strict=True)):
+                param.grad = None if one.grad is None else layout.lay_out(i, one.grad)
+            if (
+                step == 4
+            ):  # another tensor in the place of a state, and of the local part of a parameter
+                name = next(name for name in split.state[params[0]] if name != "step")
+                split.state[params[0]][name] = split.state[params[0]][name].clone()
+                params[2]._local_tensor = params[2]._local_tensor.clone()
+            if step == 5:  # a gradient of another layout
+                kept, params[0].grad = params[0].grad, layout.lay_out(2, wholes[0].grad)
+                raises_everywhere(split.step, "placed as")
+                params[0].grad = kept
+            whole.step()
+            split.step()
+        compare(layout, split, whole)
+        assert (split._planner.last is not None) == ("native" in BACKENDS)
+
+
 def gradients(rank: int, processes: int) -> Outcome:
     """The job."""
     checks: dict[str, Callable[[], None]] = {}
@@ -212,4 +242,5 @@ def gradients(rank: int, processes: int) -> Outcome:
     if processes == 2:
         checks["local overflow"] = partial(local_overflow, rank)
         checks["unfinished gradient"] = unfinished_gradient
+        checks["changes"] = changes
     return outcomes(checks.items())
