@@ -50,15 +50,22 @@ def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor
     }
     squares = scope_sums(optimizer, grads)
     scale = magnitude(buckets[0].grad_scale) if buckets else 1.0
-    whole = torch.stack(list(squares.values())).sum() if squares else torch.zeros(())
+    whole = added(list(squares.values())).sqrt()
     for bucket in buckets:
         for clip in wanted[bucket.group]:
             everything = clip.scope == "all"
-            square = whole if everything else squares[bucket.group, bucket.owners[0].dtype]
-            norm = square.sqrt() * magnitude(bucket.grad_scale)
+            root = whole if everything else squares[bucket.group, bucket.owners[0].dtype].sqrt()
+            norm = root * magnitude(bucket.grad_scale)
             coefficient = torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
             bucket.grad_scale = bucket.grad_scale * coefficient.to(bucket.params[0].device)
-    return reported(whole.sqrt() * scale, grads.values())
+    return reported(whole * scale, grads.values())
+
+
+def added(values: Sequence[Tensor]) -> Tensor:
+    """The sum of some 0-dim tensors; a single one, the usual case, costs no operator."""
+    if len(values) == 1:
+        return values[0]
+    return torch.stack(list(values)).sum() if values else torch.zeros(())
 
 
 def magnitude(scale: float | Tensor) -> float | Tensor:

@@ -148,6 +148,8 @@ class Reference:
             torch.stack(torch._foreach_norm(each, 2, dtype=sum_dtype(each[0]))).square().sum()
             for each in by_device_and_dtype(tensors)
         ]
+        if len(norms) == 1:
+            return norms[0]
         return torch.stack([norm.to(norms[0]) for norm in norms]).sum()
 
     def largest(self, tensors: Sequence[Tensor]) -> Tensor:
