@@ -16,6 +16,7 @@ from ingot.cli.bench.measure import Entry, Workload, enough, race
 from ingot.cli.bench.records import FLOOR, Row, compare
 from ingot.cli.bench.shapes import SHAPES, tiny
 from ingot.cli.bench.show import Show
+from ingot.optim import NpuFusedAdamW
 
 SETTINGS = parts.Settings(rounds=2, seconds=0.0, backend=None)
 
@@ -217,3 +218,29 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--shapes", "bert-base,gpt"])
     assert "gpt: choose from bert-base" in capsys.readouterr().err
     assert parse(["--quick"]).shapes == ("resnet-50", "lora", "small")
+
+
+def test_one_scaled_step_does_what_three_calls_do() -> None:
+    results = []
+    for three_calls in (False, True):
+        workload = Workload(list(tiny()))
+        workload.keep_grads(
+            scale=1000 * parts.SCALE
+        )  # a norm of about 6: clipping changes the step
+        workload.refill()
+        options = peers.OPTIONS["adamw"] | {
+            "eps": 1.0
+        }  # with a large eps the size of gradients shows
+
+        def clip(params: list[torch.nn.Parameter] = workload.params) -> None:
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+
+        if three_calls:
+            step = parts.scaled(torch.optim.AdamW(workload.params, **options, fused=True), clip)
+        else:
+            step = parts.scaled(NpuFusedAdamW(workload.params, **options, max_grad_norm=1.0))
+        before = [param.detach().clone() for param in workload.params]
+        step()
+        results.append([p.detach() - b for p, b in zip(workload.params, before, strict=True)])
+    assert max(change.abs().max().item() for change in results[0]) > 1e-5
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-8)
