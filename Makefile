@@ -25,7 +25,7 @@ package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc s
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint setup peers clean
+.PHONY: help demo test bench docs lint asan big setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (under a minute)'
@@ -33,6 +33,8 @@ help:
 	@echo 'make bench       time the optimizers against other implementations (up to 15 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
 	@echo 'make lint        only lint, format and types'
+	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
@@ -65,6 +67,14 @@ lint: $(package_stamp)
 	$(bin)/ruff format --check .
 	$(call headline,Types: mypy --strict src/ingot)
 	$(bin)/mypy --strict src/ingot
+
+asan: $(package_stamp)
+	$(call headline,Native core under the sanitizers)
+	PATH="$(CURDIR)/$(bin):$$PATH" OMP_NUM_THREADS=2 $(bin)/python tests/native/sanitize.py
+
+big: $(package_stamp)
+	$(call headline,A tensor of more than 2^31 elements)
+	$(bin)/python tests/native/large_tensor.py
 
 setup: $(package_stamp)
 

@@ -82,7 +82,7 @@ struct Noise {
   const int64_t* indices;
 };
 
-// One read-only and one read-write stream per entry; see floor.inc.
+// Tensors that are only read, and tensors that are read and written back: the memory floor of the benchmark.
 struct Streams {
   const uint32_t* read[2];
   uint32_t* write[4];

@@ -9,8 +9,6 @@
 
 namespace ingot {
 
-ParallelFor parallel_for = nullptr;
-
 namespace {
 
 // Calls visit(span) for every tile of a task, the last word on which elements one kernel call sees.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels.h"
 #include "table.h"
@@ -15,7 +16,7 @@ double largest_magnitude(const Table& table, const Kernels& kernels);
 // The kParam operands of a table, in place.
 void scale(const Table& table, const Kernels& kernels, double factor);
 
-// The memory traffic of a step and nothing else: `read` and `write` are tables of the same number of stretches.
+// The memory traffic of a step and nothing else: the tensors of one parameter, as 32-bit words.
 struct FloorEntry {
   Streams streams;
   int64_t words;

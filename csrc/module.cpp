@@ -1,125 +1,23 @@
 // The Python module ingot._native: reads tensors through DLPack, runs steps without the interpreter lock.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "python_tensors.h"
 
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "measure.h"
 #include "schedule.h"
 #include "step.h"
-#include "table.h"
 
 namespace ingot {
 namespace {
 
-const Kernels* kernels = nullptr;                // chosen when the module is loaded
-const DLPackExchangeAPI* exchange = nullptr;     // torch's, given by setup()
-PyTypeObject* tensor_types[2] = {nullptr, nullptr};  // torch.Tensor, torch.nn.Parameter: no subclass has plain storage
+const Kernels* kernels = nullptr;  // chosen when the module is loaded
 constexpr const char* kTableName = "ingot._native.table";
 
-// Choice of instruction set ------------------------------------------------------------------------------------------
-
-struct Choice {
-  const Kernels* kernels;
-  bool supported;
-};
-
-// From the best to the one that every machine has.
-std::vector<Choice> choices() {
-#ifdef INGOT_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2");
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return {{&kAvx512, avx512}, {&kAvx2, avx2}, {&kBaseline, true}};
-#else
-  return {{&kBaseline, true}};
-#endif
-}
-
-// The best that the machine has, or the one that the environment variable INGOT_ISA names; null with an error set.
-const Kernels* choose_kernels() {
-  const char* wanted = std::getenv("INGOT_ISA");
-  for (const Choice& choice : choices()) {
-    if (wanted != nullptr && *wanted != '\0') {
-      if (std::strcmp(wanted, choice.kernels->name) != 0) continue;
-      if (choice.supported) return choice.kernels;
-      PyErr_Format(PyExc_ImportError, "INGOT_ISA=%s, but this machine does not have it", wanted);
-      return nullptr;
-    }
-    if (choice.supported) return choice.kernels;
-  }
-  PyErr_Format(PyExc_ImportError, "INGOT_ISA=%s is not one of the instruction sets built in", wanted);
-  return nullptr;
-}
-
-// Reading tensors ------------------------------------------------------------------------------------------------------
-
-// The text of the current Python error, which is cleared.
-std::string take_error() {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyObject* text = value != nullptr ? PyObject_Str(value) : nullptr;
-  PyObject* bytes = text != nullptr ? PyUnicode_AsUTF8String(text) : nullptr;
-  std::string result = bytes != nullptr ? PyBytes_AsString(bytes) : "unknown error";
-  for (PyObject* object : {type, value, traceback, text, bytes}) Py_XDECREF(object);
-  PyErr_Clear();
-  return result;
-}
-
-// Describes one tensor; an empty string, or why it cannot be read.
-std::string describe(PyObject* object, DLTensor* out) {
-  if (Py_TYPE(object) != tensor_types[0] && Py_TYPE(object) != tensor_types[1]) {
-    return "it is neither a plain torch.Tensor nor a Parameter";
-  }
-  if (exchange->dltensor_from_py_object_no_sync(object, out) != 0) return take_error();
-  return {};
-}
-
-// Lists of one table, null for operands it does not have; borrowed.
-using Lists = PyObject* [kOperands];
-
-// An empty string, or why the tensors cannot be taken.
-std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
-  PyObject* leader = lists[kParam] != nullptr ? lists[kParam] : lists[kGrad];
-  const Py_ssize_t count = PyList_Size(leader);
-  for (PyObject* list : lists) {
-    if (list != nullptr && PyList_Size(list) != count) return "lists of different lengths";
-  }
-  table.tensors.reserve(count);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    DLTensor described[kOperands];
-    const DLTensor* operands[kOperands] = {};
-    for (int k = 0; k < kOperands; ++k) {
-      if (lists[k] == nullptr) continue;
-      const std::string why = describe(PyList_GetItem(lists[k], i), &described[k]);
-      if (!why.empty()) return "tensor " + std::to_string(i) + ": " + why;
-      operands[k] = &described[k];
-    }
-    const std::string why = builder.add(operands);
-    if (!why.empty()) return "tensor " + std::to_string(i) + ", " + why;
-  }
-  return {};
-}
-
 void free_table(PyObject* capsule) { delete static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
-
-// Reads one list of uint32 keys per operand; false with an error set.
-bool read_keys(PyObject* keys, Table& table) {
-  for (int k = 0; k < 1 + table.states; ++k) {
-    PyObject* list = PyList_GetItem(keys, k);
-    if (list == nullptr) return false;
-    for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-      table.keys[k].push_back(static_cast<uint32_t>(PyLong_AsUnsignedLongMask(PyList_GetItem(list, i))));
-    }
-    if (PyErr_Occurred() != nullptr) return false;
-  }
-  return true;
-}
 
 // prepare(variant, params, grads, states, masters, keys, inner_dims) -> table, or a string that says why not
 PyObject* prepare(PyObject*, PyObject* arguments) {
@@ -129,7 +27,7 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
                         &states, &masters, &keys, &inner_dims)) {
     return nullptr;
   }
-  if (exchange == nullptr || variant < 0 || variant >= kernels->variant_count ||
+  if (torch.exchange == nullptr || variant < 0 || variant >= kernels->variant_count ||
       PyList_Size(states) != kernels->variants[variant].states) {
     PyErr_SetString(PyExc_ValueError, "setup() was not called, or no such variant, or another number of states");
     return nullptr;
@@ -149,45 +47,6 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
   const std::string why = fill(*table, builder, lists);
   if (!why.empty()) return PyUnicode_FromString(why.c_str());
   return PyCapsule_New(table.release(), kTableName, free_table);
-}
-
-// A table of gradients, or of tensors to change; null with an error set.
-bool fill_single(Table& table, PyObject* tensors, Operand operand) {
-  if (exchange == nullptr || !PyList_Check(tensors)) {
-    PyErr_SetString(PyExc_TypeError, "expected a list of tensors, after setup()");
-    return false;
-  }
-  Lists lists = {};
-  lists[operand] = tensors;
-  TableBuilder builder(table, false);
-  const std::string why = fill(table, builder, lists);
-  if (!why.empty()) PyErr_SetString(PyExc_ValueError, why.c_str());
-  return why.empty();
-}
-
-// A float64 tensor of `count` consecutive elements; null with an error set.
-double* doubles(PyObject* object, int64_t count) {
-  DLTensor tensor;
-  DType dtype;
-  std::string why = describe(object, &tensor);
-  if (why.empty()) {
-    const char* wrong = check_storage(tensor, &dtype);
-    if (wrong != nullptr || dtype != DType::float64) why = "expected a float64 tensor on the CPU";
-  }
-  if (!why.empty()) {
-    PyErr_SetString(PyExc_ValueError, why.c_str());
-    return nullptr;
-  }
-  int64_t elements = 1, expected = 1;
-  for (int d = tensor.ndim - 1; d >= 0; --d) {
-    if (tensor.strides != nullptr && tensor.shape[d] > 1 && tensor.strides[d] != expected) elements = -1;
-    expected *= tensor.shape[d];
-  }
-  if (elements < 0 || expected != count) {
-    PyErr_Format(PyExc_ValueError, "expected %lld consecutive elements", static_cast<long long>(count));
-    return nullptr;
-  }
-  return reinterpret_cast<double*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
 }
 
 // Running --------------------------------------------------------------------------------------------------------------
@@ -328,7 +187,7 @@ PyObject* floor(PyObject*, PyObject* arguments) {
   PyObject *reads, *writes;
   if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &reads, &PyList_Type, &writes)) return nullptr;
   const Py_ssize_t read_count = PyList_Size(reads), write_count = PyList_Size(writes);
-  if (exchange == nullptr || read_count > 2 || write_count < 1 || write_count > 4) {
+  if (torch.exchange == nullptr || read_count > 2 || write_count < 1 || write_count > 4) {
     PyErr_SetString(PyExc_ValueError, "expected up to 2 lists to read and 1 to 4 lists to write");
     return nullptr;
   }
@@ -338,7 +197,11 @@ PyObject* floor(PyObject*, PyObject* arguments) {
     if (!fill_single(table, k < read_count ? PyList_GetItem(reads, k) : PyList_GetItem(writes, k - read_count), kParam)) {
       return nullptr;
     }
-    entries.resize(table.tensors.size());
+    if (k == 0) entries.resize(table.tensors.size());
+    if (table.tensors.size() != entries.size() || !table.views.empty()) {
+      PyErr_SetString(PyExc_ValueError, "expected lists of the same length, of dense tensors");
+      return nullptr;
+    }
     for (size_t i = 0; i < entries.size(); ++i) {
       const Tensor& tensor = table.tensors[i];
       const int64_t words = tensor.count() * kItemSize[static_cast<int>(tensor.dtype[kParam])] / 4;
@@ -366,12 +229,12 @@ PyObject* setup(PyObject*, PyObject* arguments) {
     PyErr_SetString(PyExc_RuntimeError, "torch's DLPack exchange table has another version");
     return nullptr;
   }
-  exchange = api;
+  torch.exchange = api;
   parallel_for = reinterpret_cast<ParallelFor>(static_cast<uintptr_t>(address));
   Py_INCREF(tensor_type);
   Py_INCREF(parameter_type);
-  tensor_types[0] = reinterpret_cast<PyTypeObject*>(tensor_type);
-  tensor_types[1] = reinterpret_cast<PyTypeObject*>(parameter_type);
+  torch.tensor = reinterpret_cast<PyTypeObject*>(tensor_type);
+  torch.parameter = reinterpret_cast<PyTypeObject*>(parameter_type);
   Py_RETURN_NONE;
 }
 

@@ -11,9 +11,9 @@ namespace {
 constexpr int64_t kUnit = 1 << 16;    // elements; four float32 operands of a unit fit a cache of 1 MB
 
 // What is kept between the passes is bounded, whatever the model's size: tensors are handled in waves.
-constexpr int64_t kWaveUnits = 4096;    // partial sums: 200 KB
-constexpr int64_t kKeptWave = 1 << 16;  // sums of rows: 512 KB
-constexpr int64_t kKeptSmall = 1 << 14;  // sums of rows of one small tensor: 128 KB per thread
+constexpr int64_t kWaveUnits = 2048;     // partial sums: 100 KB
+constexpr int64_t kKeptWave = 1 << 16;   // sums of rows: 512 KB
+constexpr int64_t kKeptSmall = 1 << 13;  // sums of rows of one small tensor: 64 KB per thread
 
 constexpr unsigned kGradSums = 1u << 1 | 1u << 3;  // gg and pg
 

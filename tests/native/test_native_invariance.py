@@ -103,6 +103,15 @@ def test_forked_data_loader_worker() -> None:
     assert done.stdout.strip() == "[True, True]", done.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_memory_beside_the_tensors() -> None:
+    """Below 1 MB, whatever the size of the model."""
+    done = run_script(str(HERE / "native_memory.py"))
+    assert done.returncode == 0, done.stderr
+    rises = [int(line) for line in done.stdout.split()]
+    assert len(rises) == 3 and max(rises) < 1024, rises
+
+
 def test_versions_are_counted() -> None:
     """Autograd sees that a parameter saved for backward was changed by a step."""
     param = torch.randn(4, 4, requires_grad=True)

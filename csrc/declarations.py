@@ -1,0 +1,147 @@
+"""What the files of src/ingot/optim declare, read with ast: they are not imported, so no torch is needed."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from language import refuse
+
+PACKAGE = "ingot.optim."
+SUMS = ("pp", "gg", "uu", "pg", "pu")  # the order of ingot.spec.Sums, and of Sums in elements.h
+SPEC_ARGUMENTS = ("name", "states", "scalars", "advance", "direction", "finish", "score")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A definition and the file it stands in: its own, or the one it was imported from."""
+
+    path: Path
+    node: ast.AST
+
+    @property
+    def function(self) -> ast.FunctionDef:
+        """The definition, which must be a function."""
+        if not isinstance(self.node, ast.FunctionDef):
+            raise refuse(self.path, self.node, "expected a function")
+        return self.node
+
+
+class Module:
+    """One file of declared math: what it defines and what it imports from its neighbours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        self.defined: dict[str, Declared] = {}
+        for node in self.tree.body:
+            match node:
+                case ast.ImportFrom(module=str() as module) if module.startswith(PACKAGE):
+                    neighbour = Module(path.with_name(module.removeprefix(PACKAGE) + ".py"))
+                    for alias in node.names:
+                        if alias.name not in neighbour.defined:
+                            raise refuse(path, node, f"{neighbour.path.name} has no {alias.name}")
+                        self.defined[alias.asname or alias.name] = neighbour.defined[alias.name]
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    self.defined[name] = Declared(path, node)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.defined[name] = Declared(path, value)
+
+    def find(self, node: ast.AST) -> Declared:
+        """What a name stands for."""
+        if not isinstance(node, ast.Name) or node.id not in self.defined:
+            raise refuse(
+                self.path, node, "expected a name defined in this file or imported from a neighbour"
+            )
+        return self.defined[node.id]
+
+    def states(self, declared: Declared) -> dict[str, str | None]:
+        """A dictionary display of state names and flags, ``**other`` included."""
+        if isinstance(declared.node, ast.Name):
+            return self.states(Module(declared.path).find(declared.node))
+        if not isinstance(declared.node, ast.Dict):
+            raise refuse(declared.path, declared.node, "expected a dictionary of state names")
+        result: dict[str, str | None] = {}
+        for key, value in zip(declared.node.keys, declared.node.values, strict=True):
+            if key is None:
+                result |= self.states(Declared(declared.path, value))
+            else:
+                result[ast.literal_eval(key)] = ast.literal_eval(value)
+        return result
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The parts of a ``Spec(...)`` call that the native core needs."""
+
+    name: str
+    states: Mapping[str, str | None]
+    scalars: Sequence[str]
+    advance: Declared
+    direction: Declared
+    finish: Declared | None
+    score: Declared | None
+    sums: Sequence[str]
+    rows: bool
+    options: frozenset[str]  # a flag that is no option of the class is always off
+
+    def variants(self) -> Iterator[dict[str, bool]]:
+        """Every combination of flags, each a variant."""
+        functions = [f for f in (self.advance, self.direction, self.finish) if f is not None]
+        flags = sorted({a.arg for f in functions for a in f.function.args.kwonlyargs})
+        values = [(False, True) if flag in self.options else (False,) for flag in flags]
+        for combination in itertools.product(*values):
+            yield dict(zip(flags, combination, strict=True))
+
+
+def find_optimizer(module: Module) -> Optimizer | None:
+    """The optimizer a file declares, if it declares one."""
+    for node in module.tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        body = {
+            target.id: item.value
+            for item in node.body
+            if isinstance(item, ast.Assign)
+            for target in item.targets
+            if isinstance(target, ast.Name)
+        }
+        call = body.get("spec")
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id == "Spec"
+        ):
+            rules = body.get("rules")
+            keys = rules.keys if isinstance(rules, ast.Dict) else []
+            options = frozenset(key.value for key in keys if isinstance(key, ast.Constant))
+            return read_spec(module, call, options)
+    return None
+
+
+def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimizer:
+    """The arguments of a ``Spec(...)`` call, names resolved."""
+    given: dict[str, ast.expr] = dict(zip(SPEC_ARGUMENTS, call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    scalars = module.find(ast.Name("Scalars", lineno=call.lineno)).node
+    assert isinstance(scalars, ast.ClassDef)
+    states = given["states"]
+    sums = ast.literal_eval(given["sums"]) if "sums" in given else ()
+    if list(sums) != [name for name in SUMS if name in sums]:
+        raise refuse(module.path, given["sums"], f"sums must be among {SUMS}, in this order")
+    is_name = isinstance(states, ast.Name)
+    return Optimizer(
+        name=ast.literal_eval(given["name"]),
+        states=module.states(module.find(states) if is_name else Declared(module.path, states)),
+        scalars=[item.target.id for item in scalars.body if isinstance(item, ast.AnnAssign)],  # type: ignore[union-attr]
+        advance=module.find(given["advance"]),
+        direction=module.find(given["direction"]),
+        finish=module.find(given["finish"]) if "finish" in given else None,
+        score=module.find(given["score"]) if "score" in given else None,
+        sums=sums,
+        rows=ast.literal_eval(given["rows"]) if "rows" in given else False,
+        options=options,
+    )

@@ -1,0 +1,107 @@
+// Reading tensors from Python objects.
+#include "python_tensors.h"
+
+namespace ingot {
+
+Torch torch;
+
+namespace {
+
+// The text of the current Python error, which is cleared.
+std::string take_error() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* text = value != nullptr ? PyObject_Str(value) : nullptr;
+  PyObject* bytes = text != nullptr ? PyUnicode_AsUTF8String(text) : nullptr;
+  std::string result = bytes != nullptr ? PyBytes_AsString(bytes) : "unknown error";
+  for (PyObject* object : {type, value, traceback, text, bytes}) Py_XDECREF(object);
+  PyErr_Clear();
+  return result;
+}
+
+// Describes one tensor; an empty string, or why it cannot be read.
+std::string describe(PyObject* object, DLTensor* out) {
+  if (Py_TYPE(object) != torch.tensor && Py_TYPE(object) != torch.parameter) {
+    return "it is neither a plain torch.Tensor nor a Parameter";
+  }
+  if (torch.exchange->dltensor_from_py_object_no_sync(object, out) != 0) return take_error();
+  return {};
+}
+
+}  // namespace
+
+std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
+  PyObject* leader = lists[kParam] != nullptr ? lists[kParam] : lists[kGrad];
+  const Py_ssize_t count = PyList_Size(leader);
+  for (PyObject* list : lists) {
+    if (list != nullptr && PyList_Size(list) != count) return "lists of different lengths";
+  }
+  for (const std::vector<uint32_t>& keys : table.keys) {
+    if (!keys.empty() && static_cast<Py_ssize_t>(keys.size()) != count) return "not one key per tensor";
+  }
+  table.tensors.reserve(count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    DLTensor described[kOperands];
+    const DLTensor* operands[kOperands] = {};
+    for (int k = 0; k < kOperands; ++k) {
+      if (lists[k] == nullptr) continue;
+      const std::string why = describe(PyList_GetItem(lists[k], i), &described[k]);
+      if (!why.empty()) return "tensor " + std::to_string(i) + ": " + why;
+      operands[k] = &described[k];
+    }
+    const std::string why = builder.add(operands);
+    if (!why.empty()) return "tensor " + std::to_string(i) + ", " + why;
+  }
+  return {};
+}
+
+bool fill_single(Table& table, PyObject* tensors, Operand operand) {
+  if (torch.exchange == nullptr || !PyList_Check(tensors)) {
+    PyErr_SetString(PyExc_TypeError, "expected a list of tensors, after setup()");
+    return false;
+  }
+  Lists lists = {};
+  lists[operand] = tensors;
+  TableBuilder builder(table, false);
+  const std::string why = fill(table, builder, lists);
+  if (!why.empty()) PyErr_SetString(PyExc_ValueError, why.c_str());
+  return why.empty();
+}
+
+bool read_keys(PyObject* keys, Table& table) {
+  for (int k = 0; k < 1 + table.states; ++k) {
+    PyObject* list = PyList_GetItem(keys, k);
+    if (list == nullptr) return false;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+      table.keys[k].push_back(static_cast<uint32_t>(PyLong_AsUnsignedLongMask(PyList_GetItem(list, i))));
+    }
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  return true;
+}
+
+double* doubles(PyObject* object, int64_t count) {
+  DLTensor tensor;
+  DType dtype;
+  std::string why = describe(object, &tensor);
+  if (why.empty()) {
+    const char* wrong = check_storage(tensor, &dtype);
+    if (wrong != nullptr || dtype != DType::float64) why = "expected a float64 tensor on the CPU";
+  }
+  if (!why.empty()) {
+    PyErr_SetString(PyExc_ValueError, why.c_str());
+    return nullptr;
+  }
+  int64_t elements = 1, expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    if (tensor.strides != nullptr && tensor.shape[d] > 1 && tensor.strides[d] != expected) elements = -1;
+    expected *= tensor.shape[d];
+  }
+  if (elements < 0 || expected != count) {
+    PyErr_Format(PyExc_ValueError, "expected %lld consecutive elements", static_cast<long long>(count));
+    return nullptr;
+  }
+  return reinterpret_cast<double*>(static_cast<char*>(tensor.data) + tensor.byte_offset);
+}
+
+}  // namespace ingot

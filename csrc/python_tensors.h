@@ -1,0 +1,40 @@
+// Python's side of the core: tensors as Python objects, read through torch's DLPack exchange table.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <string>
+
+#include "table.h"
+
+namespace ingot {
+
+// The kernels for this machine, or for the instruction set that the environment variable INGOT_ISA names; null with an
+// error set if the machine does not have it.
+const Kernels* choose_kernels();
+
+// What torch provides. Only its two plain types are taken: no subclass is known to have ordinary storage.
+struct Torch {
+  const DLPackExchangeAPI* exchange = nullptr;
+  PyTypeObject* tensor = nullptr;
+  PyTypeObject* parameter = nullptr;
+};
+extern Torch torch;
+
+// Lists of one table, null for operands it does not have; borrowed.
+using Lists = PyObject* [kOperands];
+
+// Reads all tensors of the lists; an empty string, or why they cannot be taken.
+std::string fill(Table& table, TableBuilder& builder, const Lists& lists);
+
+// A table of one list of tensors; false with an error set.
+bool fill_single(Table& table, PyObject* tensors, Operand operand);
+
+// One list of uint32 keys per operand; false with an error set.
+bool read_keys(PyObject* keys, Table& table);
+
+// The memory of a float64 tensor of `count` consecutive elements; null with an error set.
+double* doubles(PyObject* object, int64_t count);
+
+}  // namespace ingot
