@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ingot.backends.flat import Flat
 from ingot.backends.native import NATIVE
-from ingot.backends.reference import Reference
+from ingot.backends.reference import ANYWHERE, Reference
 
 if TYPE_CHECKING:
     from ingot.norms import Factor
@@ -21,7 +21,7 @@ class Backend(Protocol):
     """What a backend provides. It keeps nothing between steps but what it puts into ``bucket.memory``."""
 
     name: str
-    devices: str  # where it runs, for people
+    devices: str  # a device type, or ANYWHERE
     hint: str  # how to get it
 
     def unavailable(self) -> str | None:
@@ -95,29 +95,25 @@ def choose_for(device: torch.device | str) -> tuple[str, str]:
     skipped: list[str] = []
     for backend in TABLE:
         reason = backend.unavailable()
-        if reason is None and not (backend.name == "native" and torch.device(device).type != "cpu"):
-            why = "the first in the table that takes it"
+        if reason is None and backend.devices not in (ANYWHERE, torch.device(device).type):
+            reason = f"for {backend.devices} tensors only"
+        if reason is None:
+            why = "the first in the table" if not skipped else "the next in the table"
             return backend.name, "; ".join([*skipped, why])
-        skipped.append(f"{backend.name}: {reason or 'for cpu tensors only'}")
+        skipped.append(f"not {backend.name}: {reason}")
     raise AssertionError("the reference backend takes everything")
 
 
 def squares(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of the squares of all elements, as a 0-dim tensor on the device of the first."""
-    if NATIVE.unavailable() is None:
-        value = NATIVE.squares(tensors)
-        if value is not None:
-            return torch.tensor(value, dtype=torch.float64)
-    return REFERENCE.squares(tensors)
+    value = NATIVE.squares(tensors) if NATIVE.unavailable() is None else None
+    return REFERENCE.squares(tensors) if value is None else torch.tensor(value, dtype=torch.float64)
 
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """The largest magnitude, NaN if there is one, as a 0-dim tensor."""
-    if NATIVE.unavailable() is None:
-        value = NATIVE.largest(tensors)
-        if value is not None:
-            return torch.tensor(value, dtype=torch.float64)
-    return REFERENCE.largest(tensors)
+    value = NATIVE.largest(tensors) if NATIVE.unavailable() is None else None
+    return REFERENCE.largest(tensors) if value is None else torch.tensor(value, dtype=torch.float64)
 
 
 def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ingot.backends.reference import ANYWHERE
 from ingot.norms import Factor, Rows
 from ingot.precision import HALVES, math_dtype
 from ingot.rounding import random_bits, round_stochastic
@@ -100,7 +101,7 @@ class Flat:
     """Runs on any torch device that has the ordinary operators."""
 
     name = "flat"
-    devices = "any torch device"
+    devices = ANYWHERE
     hint = "It is part of the package."
 
     def unavailable(self) -> str | None:

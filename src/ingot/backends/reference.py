@@ -17,6 +17,8 @@ from ingot.shards import sum_dtype
 if TYPE_CHECKING:
     from ingot.plan import Bucket
 
+ANYWHERE = "any torch device"
+
 
 class Operands:
     """One tensor of a bucket: what is loaded from it and stored into it, with the conversions between."""
@@ -70,7 +72,7 @@ class Reference:
     """Runs on any torch device; the number of operators grows with the number of tensors."""
 
     name = "reference"
-    devices = "any torch device"
+    devices = ANYWHERE
     hint = "It is part of the package."
 
     def unavailable(self) -> str | None:
