@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from behaviours import raises_everywhere, stepped
+from collectives import raises_everywhere, stepped
 from layouts import LAYOUTS, Layout, local
 from matrix import Outcome, compare, outcomes
 from torch import Tensor

@@ -1,6 +1,6 @@
 """How many collectives a step makes, and that processes which differ get errors instead of waiting for ever."""
 
-from behaviours import collectives
+from collectives import collectives
 from processes import check_all
 
 

@@ -1,7 +1,7 @@
 """DDP, gradient accumulation and ZeRO: models train as they do in one process."""
 
-from models import data_parallel
 from processes import check_all
+from replicas import data_parallel
 
 
 def test_data_parallel() -> None:

@@ -1,7 +1,7 @@
 """Every optimizer with every declared set of options, over all layouts: the result is that of whole tensors."""
 
 import pytest
-from behaviours import branches
+from branches import branches
 from matrix import matrix
 from processes import check_all
 
