@@ -6,10 +6,21 @@
 namespace ingot {
 namespace {
 
+// bfloat16 parameters and gradients, float32 states, nothing else out of the ordinary.
+bool is_plain_bfloat16(const Table& table, const Tensor& tensor) {
+  return tensor.dtype[kParam] == DType::bfloat16 && tensor.dtype[kGrad] == DType::bfloat16 && tensor.views < 0 &&
+         !table.rounded_states && table.keys[0].empty();
+}
+
 void step_elements(Stage& stage, const Table& table, const Math& math, const StepScalars& scalars, Span span) {
+  const Tensor& tensor = table.tensors[span.tensor];
+  if (is_plain_bfloat16(table, tensor)) {
+    math.step_bfloat16(stored_block(tensor, span.begin), span.count, scalars);
+    return;
+  }
   constexpr unsigned kAll = kParamBit | kGradBit | kStateBits;
   const int64_t end = span.begin + span.count;
-  const int64_t most = table.tensors[span.tensor].direct ? span.count : kTile;
+  const int64_t most = tensor.direct ? span.count : kTile;
   for (; span.begin < end; span.begin += most) {
     span.count = std::min(most, end - span.begin);
     stage.load(span, kAll);

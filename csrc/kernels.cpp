@@ -55,11 +55,14 @@ constexpr Math make_math() {
     return {advance<V, F>,
             apply<V, F>,
             nullptr,
+            nullptr,
             sum_rows<V, F, V::kSums, true>,
             sum_rows<V, F, V::kSums, false>,
             V::kRowSums != 0 ? sum_rows<V, F, V::kRowSums, false> : nullptr};
+  } else if constexpr (sizeof(F) == sizeof(float)) {
+    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, step<V, F, bfloat16, bfloat16>, nullptr, nullptr, nullptr};
   } else {
-    return {advance<V, F>, apply<V, F>, step<V, F>, nullptr, nullptr, nullptr};
+    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, nullptr, nullptr, nullptr, nullptr};
   }
 }
 

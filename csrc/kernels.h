@@ -52,7 +52,10 @@ struct Math {
   void (*advance)(const Block&, int64_t count, const StepScalars&);
   // direction, then param = keep * param - rate * update
   void (*apply)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate);
-  void (*step)(const Block&, int64_t count, const StepScalars&);  // elementwise optimizers: both in one sweep
+  // Elementwise optimizers: both in one sweep. The other one is for bfloat16 parameters and gradients with float32 states,
+  // which it converts on the way: going through a tile first would cost more than half the bandwidth saves.
+  void (*step)(const Block&, int64_t count, const StepScalars&);
+  void (*step_bfloat16)(const Block&, int64_t count, const StepScalars&);
   // Two-pass optimizers. All add to the sums they are given.
   SumRows advance_and_sum;
   SumRows sum;

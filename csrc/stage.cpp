@@ -12,6 +12,14 @@ char* address(const Tensor& tensor, int operand, int64_t element) {
 
 }  // namespace
 
+Block stored_block(const Tensor& tensor, int64_t begin) {
+  Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}};
+  for (int k = 0; k < kMaxStates; ++k) {
+    if (tensor.data[kState + k] != nullptr) block.state[k] = address(tensor, kState + k, begin);
+  }
+  return block;
+}
+
 void Stage::point(int operand, void* values) {
   if (operand == kParam) block_.param = values;
   else if (operand == kGrad) block_.grad = values;

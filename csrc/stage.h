@@ -21,6 +21,9 @@ struct Span {
   int64_t count;  // at most kTile, unless the tensor is direct
 };
 
+// The operands where they lie, whatever their type.
+Block stored_block(const Tensor& tensor, int64_t begin);
+
 // One per thread, on its stack. Operands that need no conversion are not copied: the block points at them.
 class Stage {
  public:
