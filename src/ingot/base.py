@@ -40,7 +40,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     """What all optimizers share. A subclass declares ``spec`` and ``rules`` and its own options.
 
     Every step reads the tensors as they are at that moment. So parameters may be moved, replaced or get no
-    gradient between steps; a step either does the right thing or raises, and then nothing was changed.
+    gradient between steps. A step does the right thing or raises; what it refuses, it refuses before anything is
+    changed (the one exception, processes that disagree about gradients, is described in docs/distributed.md).
 
     Args:
         params: parameters, named parameters, or parameter groups.
