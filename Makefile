@@ -7,8 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
-# The oracle of BertAdam. Its dependencies are old and not needed for the one file the tests load.
-BERT_ORACLE := pytorch-pretrained-bert==0.6.2
+# Optimizers the tests compare with. Their dependencies are large or old and not needed for the files that are loaded.
+ORACLES := pytorch-pretrained-bert pytorch_optimizer timm
 # Two workers with one thread each: more threads than cores wait for one another. What depends on
 # the number of threads sets it in the test.
 PYTEST_ARGS ?= -n 2
@@ -41,9 +41,12 @@ demo: $(package_stamp)
 	$(call headline,Demo: one small network and seven optimizers)
 	$(bin)/ingot demo --output out/demo.png
 
+# The simulated NPU in processes of its own: torch takes no new device after the first backward of a process.
 test: lint
 	$(call headline,Test suite)
-	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim $(PYTEST_ARGS)
+	$(call headline,Test suite: the simulated NPU)
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/npusim $(PYTEST_ARGS)
 	$(call headline,Documentation examples)
 	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
 	$(call headline,All passed)
@@ -91,10 +94,10 @@ $(torch_stamp): $(bin)/python
 	@rm -f $(VENV)/.stamp-torch*
 	@touch $@
 
-$(tools_stamp): requirements-dev.txt $(torch_stamp)
+$(tools_stamp): requirements-dev.txt requirements-bench.txt $(torch_stamp)
 	$(call headline,Installing the pinned tools of requirements-dev.txt)
 	@$(pip) --use-pep517 -r requirements-dev.txt
-	@$(pip) --no-deps $(BERT_ORACLE)
+	@$(pip) --no-deps --constraint requirements-bench.txt $(ORACLES)
 	@touch $@
 
 # Editable, without build isolation and with a kept build folder: only what changed is compiled again.
