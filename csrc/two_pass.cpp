@@ -12,6 +12,7 @@ constexpr int64_t kUnit = 1 << 16;    // elements; four float32 operands of a un
 
 // What is kept between the passes is bounded, whatever the model's size: tensors are handled in waves.
 constexpr int64_t kWaveUnits = 2048;     // partial sums: 100 KB
+constexpr int64_t kWaveElements = 1 << 21;  // 32 MB of float32 operands, which a large cache still holds in the second pass
 constexpr int64_t kKeptWave = 1 << 16;   // sums of rows: 512 KB
 constexpr int64_t kKeptSmall = 1 << 13;  // sums of rows of one small tensor: 64 KB per thread
 
@@ -211,7 +212,8 @@ void TwoPass::run() const {
       continue;
     }
     const int64_t size = kept_size(i) <= kKeptWave ? kept_size(i) : 0;
-    if (wave.units > 0 && (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave)) {
+    if (wave.units > 0 && (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave ||
+                           wave.elements + tensor(i).count() > kWaveElements)) {
       run_wave(wave);
       wave = {};
     }
