@@ -15,6 +15,13 @@ from ingot.cli.bench.shapes import DEFAULT, SHAPES
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: written by benchmarks/summarize.py -->", "<!-- end of results -->"
+PICTURES = [
+    "![How far everybody is from the memory floor](../benchmarks/results/race.png)",
+    "",
+    "![How the cost grows](../benchmarks/results/scaling.png)",
+    "",
+]
+LINK = ["The file behind these tables: [bench.csv](../benchmarks/results/bench.csv).", ""]
 
 Row = dict[str, str]
 
@@ -79,6 +86,8 @@ def times(race: list[Row]) -> list[str]:
     keys = [key for key in DEFAULT if any(row["shapes"] == key for row in race)]
     for optimizer, title in TITLES.items():
         rows = [row for row in race if row["optimizer"] == optimizer]
+        if not rows:
+            continue
         names = list(dict.fromkeys(row["contestant"] for row in rows))
         names.sort(key=lambda name: (name == FLOOR, not name.startswith("ingot")))
         body = []
@@ -153,7 +162,7 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
-    text = "\n".join([BEGIN, "", *lines]) + END
+    text = "\n".join([BEGIN, "", *PICTURES, *lines, *LINK]) + END
     PAGE.write_text(before + text + after, encoding="utf-8")
 
 
