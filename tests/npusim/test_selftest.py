@@ -90,6 +90,23 @@ def test_a_version_nobody_tested_is_tried_in_another_process(run: Run) -> None:
     assert done.stderr.count("simulated") == 1  # the trial is silent
 
 
+AFTER_A_BACKWARD = """
+import torch
+torch.ones(2, requires_grad=True).sum().backward()
+import ingot.npusim
+try:
+    ingot.npusim.install()
+except RuntimeError as error:
+    assert "before the first backward()" in str(error), error
+else:
+    raise AssertionError("installed")
+"""
+
+
+def test_too_late_after_a_backward(run: Run) -> None:
+    run("-c", AFTER_A_BACKWARD)
+
+
 def test_this_torch_is_tested() -> None:
     assert selftest.is_tested(), f"add {torch.__version__} to selftest.TESTED once all tests pass"
     selftest.check_device()

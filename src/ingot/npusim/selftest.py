@@ -86,10 +86,20 @@ def check_device() -> None:
         _check_memory()
         _check_autocast()
         _check_mixing()
-        # While torch is being imported (the way of INGOT_NPUSIM), backward would wait for ever: its
-        # thread imports torch, and the import waits for the thread (torch 2.13).
-        if not getattr(torch.__spec__, "_initializing", False):
+    # While torch is being imported (the way of INGOT_NPUSIM), backward would wait for ever: its
+    # thread imports torch, and the import waits for the thread (torch 2.13).
+    if getattr(torch.__spec__, "_initializing", False):
+        return
+    try:
+        with explained("the self-test of the device"):
             _check_autograd()
+    except RuntimeError as error:
+        if "device_ready_queues_" not in str(error):
+            raise
+        raise RuntimeError(
+            "ingot.npusim: a backward pass has already run in this process, and torch's autograd only "
+            "knows the devices there were then; ask for the simulated NPU before the first backward()"
+        ) from None
 
 
 def _check_memory() -> None:
