@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Rows:
     """
 
     def __init__(self, bucket: Bucket, dtype: torch.dtype, start: int = 0, stop: int | None = None):
-        self.variant, self.scalars = bucket.variant, bucket.scalars
+        self.variant = bucket.variant
         spec = self.variant.spec
         owners, params = bucket.owners[start:stop], bucket.params[start:stop]
         device = params[0].device
@@ -63,27 +63,27 @@ class Rows:
         self.both = Sums(**dict(zip(names, self.values, strict=False)), root_n=self.root_n)
         self.row = Sums(**dict(zip(names, self.sums, strict=True)), root_n=self.root_n[:rows])
 
-    def add_up(self) -> None:
-        """Add the rows of each tensor up, and their scores."""
+    def add_up(self, s: Any) -> None:
+        """Add the rows of each tensor up, and their scores; ``s`` are the scalars of the step."""
         self.totals.index_add_(1, self.tensor_of_row, self.sums)
         if self.variant.spec.score is not None:
             rows = len(self.tensor_of_row)
-            score = self.variant.spec.score(self.both, self.scalars).to(self.values.dtype)
+            score = self.variant.spec.score(self.both, s).to(self.values.dtype)
             self.far.index_add_(0, self.tensor_of_row, score[:rows])
             self.far_total.copy_(score[rows:])
 
-    def complete(self, per_tensor: Tensor) -> None:
+    def complete(self, per_tensor: Tensor, s: Any) -> None:
         """Replace local totals and scores by those of the whole tensors, [spec.sums and far, tensors]."""
         self.per_tensor[:-1].copy_(per_tensor)
         if self.variant.spec.score is not None:
-            score = self.variant.spec.score(self.both, self.scalars)
+            score = self.variant.spec.score(self.both, s)
             self.far_total.copy_(score[len(self.tensor_of_row) :])
 
-    def factors(self) -> tuple[Factor, Factor]:
+    def factors(self, s: Any) -> tuple[Factor, Factor]:
         """``(keep, rate)`` per row, from complete totals."""
         *totals, far, far_total = self.per_tensor.index_select(1, self.tensor_of_row).unbind()
         total = Sums(**dict(zip(self.variant.spec.sums, totals, strict=True)))
-        keep, rate = self.variant.finish(self.row, total, far, far_total, self.scalars)
+        keep, rate = self.variant.finish(self.row, total, far, far_total, s)
         return keep, rate
 
 
@@ -118,8 +118,8 @@ def sharded_factors(
     )
     number = {ordinal: i for i, ordinal in enumerate(roll.params)}
     columns = [torch.tensor([number[o] for o in b.ordinals], device=roll.device) for b in buckets]
-    for rows, column in zip(every, columns, strict=True):
-        rows.add_up()
+    for bucket, rows, column in zip(buckets, every, columns, strict=True):
+        rows.add_up(bucket.scalars)
         totals[:, column] = rows.per_tensor[:-1].to(totals.device)
     by_rows = [
         split.rows if has_parts(optimizer, param, split) else split.groups
@@ -127,9 +127,11 @@ def sharded_factors(
     ]
     add_up([Block(totals, by_rows), roll.block])
     roll.check()
-    for rows, column in zip(every, columns, strict=True):
-        rows.complete(totals[:, column].to(rows.values.device))
-    return [rows.factors() for rows in every]
+    factors = []
+    for bucket, rows, column in zip(buckets, every, columns, strict=True):
+        rows.complete(totals[:, column].to(rows.values.device), bucket.scalars)
+        factors.append(rows.factors(bucket.scalars))
+    return factors
 
 
 def complete_rows(

@@ -43,9 +43,8 @@ class Bucket:
     owners: list[Tensor] = field(default_factory=list)  # the user's parameters
     ordinals: list[int] = field(default_factory=list)  # their numbers in the optimizer
     slots: list[Slots] = field(default_factory=list)  # their entries in optimizer.state
-    fresh: list[Slots] = field(
-        default_factory=list
-    )  # what the step adds to those entries; empty: nothing
+    # What the step adds to those entries; an empty list: nothing.
+    fresh: list[Slots] = field(default_factory=list)
     grad_scale: float | Tensor = 1.0  # multiplied into every gradient as it is loaded
     rounding: Rounding | None = None  # None: to nearest
     plain: bool = True  # torch.Tensor or Parameter, not some other subclass

@@ -120,8 +120,8 @@ class Flat:
                 keep, rate = bucket.scalars.keep, bucket.scalars.rate
             else:
                 self._sum(bucket, each, update)
-                each.rows.add_up()
-                keep, rate = (each.spread(factor) for factor in each.rows.factors())
+                each.rows.add_up(bucket.scalars)
+                keep, rate = map(each.spread, each.rows.factors(bucket.scalars))
             self._apply(bucket, each, update, keep, rate)
 
     def first(self, bucket: Bucket) -> Tensor:
@@ -209,7 +209,8 @@ class Flat:
 
 def rounds(bucket: Bucket) -> list[Round]:
     """The rounds of a bucket; buffers of a list of shapes met before are used again."""
-    shapes = tuple(param.shape for param in bucket.params)
+    # Of a DTensor the whole shape counts as well: lengths of rows are those over all shards.
+    shapes = tuple((p.shape, o.shape) for p, o in zip(bucket.params, bucket.owners, strict=True))
     key: Any = ("flat", bucket.params[0].device, bucket.params[0].dtype, shapes)
     memory = bucket.memory
     if key not in memory:
@@ -217,9 +218,6 @@ def rounds(bucket: Bucket) -> list[Round]:
             memory.pop(next(iter(memory)))
         memory[key] = make_rounds(bucket)
     kept: list[Round] = memory[key]
-    for each in kept:
-        if bucket.variant.two_pass:
-            each.rows.scalars = bucket.scalars
     return kept
 
 

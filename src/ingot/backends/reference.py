@@ -89,8 +89,8 @@ class Reference:
             sums = self.first(bucket)
             rows = Rows(bucket, sums.dtype)
             rows.sums.copy_(sums)
-            rows.add_up()
-            self.second(bucket, *rows.factors())
+            rows.add_up(bucket.scalars)
+            self.second(bucket, *rows.factors(bucket.scalars))
             return
         s = bucket.scalars
         for i in range(len(bucket.params)):

@@ -1,0 +1,27 @@
+"""The flat backend uses its buffers again only for tensors that are the same in all that the buffers depend on."""
+
+from dataclasses import replace
+
+import torch
+
+from ingot.backends.flat import rounds
+from ingot.optim import NpuFusedAdamP
+
+
+def make_bucket():
+    param = torch.ones(4, 3, requires_grad=True)
+    param.grad = torch.ones(4, 3)
+    optimizer = NpuFusedAdamP([param], backend="flat")
+    return optimizer._planner.plan()[0]
+
+
+def test_the_same_shapes_get_the_same_buffers():
+    bucket = make_bucket()
+    assert rounds(bucket)[0] is rounds(bucket)[0]
+
+
+def test_a_shard_of_another_whole_gets_other_lengths():
+    bucket = make_bucket()
+    wider = replace(bucket, owners=[torch.ones(4, 12)])  # the local part stays (4, 3)
+    lengths = torch.stack([rounds(each)[0].rows.row.root_n[0] for each in (bucket, wider)])
+    torch.testing.assert_close(lengths, torch.tensor([3.0, 12.0]).sqrt())
