@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bookkeeping.h"
 #include "measure.h"
 #include "schedule.h"
 #include "step.h"
@@ -153,6 +154,14 @@ PyObject* second(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// grad_squares(table) -> float
+PyObject* grad_squares(PyObject*, PyObject* capsule) {
+  const Table* table = table_of(capsule);
+  double result = 0;
+  if (table == nullptr || !without_lock([&] { result = sum_of_squares(*table, *kernels); })) return nullptr;
+  return PyFloat_FromDouble(result);
+}
+
 // squares(tensors) -> float
 PyObject* squares(PyObject*, PyObject* tensors) {
   Table table;
@@ -223,6 +232,8 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   PyObject *capsule, *tensor_type, *parameter_type;
   unsigned long long address;
   if (!PyArg_ParseTuple(arguments, "OKOO", &capsule, &address, &tensor_type, &parameter_type)) return nullptr;
+  PyObject* is_neg = PyObject_GetAttrString(tensor_type, "is_neg");
+  if (is_neg == nullptr) return nullptr;
   const auto* api = static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   if (api == nullptr) return nullptr;
   if (api->version.major != 1 || api->dltensor_from_py_object_no_sync == nullptr) {
@@ -235,6 +246,7 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   Py_INCREF(parameter_type);
   torch.tensor = reinterpret_cast<PyTypeObject*>(tensor_type);
   torch.parameter = reinterpret_cast<PyTypeObject*>(parameter_type);
+  torch.is_neg = is_neg;
   Py_RETURN_NONE;
 }
 
@@ -261,9 +273,12 @@ PyMethodDef methods[] = {
     {"rows", rows, METH_O, nullptr},
     {"first", first, METH_VARARGS, nullptr},
     {"second", second, METH_VARARGS, nullptr},
+    {"grad_squares", grad_squares, METH_O, nullptr},
     {"squares", squares, METH_O, nullptr},
     {"largest", largest, METH_O, nullptr},
     {"scale", scale_in_place, METH_VARARGS, nullptr},
+    {"identical", identical, METH_VARARGS, nullptr},
+    {"gather", gather, METH_VARARGS, nullptr},
     {"floor", floor, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -19,13 +19,24 @@ std::string take_error() {
   return result;
 }
 
-// Describes one tensor; an empty string, or why it cannot be read.
-std::string describe(PyObject* object, DLTensor* out) {
+// Describes one tensor; false, and why it cannot be read.
+bool describe(PyObject* object, DLTensor* out, std::string* why) {
   if (Py_TYPE(object) != torch.tensor && Py_TYPE(object) != torch.parameter) {
-    return "it is neither a plain torch.Tensor nor a Parameter";
+    *why = "it is neither a plain torch.Tensor nor a Parameter";
+    return false;
   }
-  if (torch.exchange->dltensor_from_py_object_no_sync(object, out) != 0) return take_error();
-  return {};
+  if (torch.exchange->dltensor_from_py_object_no_sync(object, out) == 0) return true;
+  *why = take_error();
+  return false;
+}
+
+// Backward of complex numbers may leave a lazily negated view; DLPack shows only the memory behind it.
+bool is_negated(PyObject* object, std::string* why) {
+  PyObject* answer = PyObject_CallFunctionObjArgs(torch.is_neg, object, nullptr);
+  const bool negated = answer != Py_False;
+  if (negated) *why = answer == nullptr ? take_error() : "the gradient is a lazily negated view";
+  Py_XDECREF(answer);
+  return negated;
 }
 
 }  // namespace
@@ -40,16 +51,19 @@ std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
     if (!keys.empty() && static_cast<Py_ssize_t>(keys.size()) != count) return "not one key per tensor";
   }
   table.tensors.reserve(count);
+  std::string why;
   for (Py_ssize_t i = 0; i < count; ++i) {
     DLTensor described[kOperands];
     const DLTensor* operands[kOperands] = {};
     for (int k = 0; k < kOperands; ++k) {
       if (lists[k] == nullptr) continue;
-      const std::string why = describe(PyList_GetItem(lists[k], i), &described[k]);
-      if (!why.empty()) return "tensor " + std::to_string(i) + ": " + why;
+      PyObject* object = PyList_GetItem(lists[k], i);
+      if (!describe(object, &described[k], &why) || (k == kGrad && is_negated(object, &why))) {
+        return "tensor " + std::to_string(i) + ": " + why;
+      }
       operands[k] = &described[k];
     }
-    const std::string why = builder.add(operands);
+    why = builder.add(operands);
     if (!why.empty()) return "tensor " + std::to_string(i) + ", " + why;
   }
   return {};
@@ -83,8 +97,8 @@ bool read_keys(PyObject* keys, Table& table) {
 double* doubles(PyObject* object, int64_t count) {
   DLTensor tensor;
   DType dtype;
-  std::string why = describe(object, &tensor);
-  if (why.empty()) {
+  std::string why;
+  if (describe(object, &tensor, &why)) {
     const char* wrong = check_storage(tensor, &dtype);
     if (wrong != nullptr || dtype != DType::float64) why = "expected a float64 tensor on the CPU";
   }

@@ -19,6 +19,7 @@ struct Torch {
   const DLPackExchangeAPI* exchange = nullptr;
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
+  PyObject* is_neg = nullptr;  // the method Tensor.is_neg
 };
 extern Torch torch;
 

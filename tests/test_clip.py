@@ -255,6 +255,23 @@ def test_bert_adam_norms(scope: str, backend: str) -> None:
 
 
 @each_backend
+def test_norm_over_parameters_at_different_steps(backend: str) -> None:
+    """Parameters that joined later are updated apart, but clipped by the common norm."""
+    params = make_params([(7,), (4, 3)])
+    optimizer = CASES["bert_adam"].make(params, b1=0.0, max_grad_norm=0.5, backend=backend)
+    give_grads(params[:1], 0)
+    optimizer.step()
+    give_grads(params, 1)
+    optimizer.step()
+    assert [optimizer.state[param]["step"] for param in params] == [2, 1]
+    norm = math.sqrt(sum(p.grad.double().square().sum().item() for p in params))
+    for param in params:
+        expected = param.grad.double() * 0.5 / (norm + 1e-6)
+        actual = optimizer.state[param]["exp_avg"].double()
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-12)
+
+
+@each_backend
 def test_bert_adam_clips_by_default(backend: str) -> None:
     params = make_params([(7,)])
     optimizer = CASES["bert_adam"].make(params, b1=0.0, backend=backend)

@@ -180,7 +180,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             with contextlib.suppress(RuntimeError):
                 if any(map(self.spec.clips, self.param_groups)):
                     exchange.gradient_sums(self, {}, backends.squares, failed=True)
-                elif self.spec.finish is not None and self._is_sharded():
+                elif self.spec.finish is not None and self.is_sharded():
                     norms.sharded_factors(self, [], [], failed=True)
             raise
 
@@ -193,7 +193,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         for bucket in buckets:
             if not bucket.sharded:
                 bucket.backend.run(bucket)
-        if self.spec.finish is not None and self._is_sharded():
+        if self.spec.finish is not None and self.is_sharded():
             sharded = [bucket for bucket in buckets if bucket.sharded]
             sums = [bucket.backend.first(bucket) for bucket in sharded]
             for bucket, factors in zip(
@@ -201,7 +201,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             ):
                 bucket.backend.second(bucket, *factors)
 
-    def _is_sharded(self) -> bool:
+    def is_sharded(self) -> bool:
+        """Whether other processes hold other parts of one of the parameters."""
         return any(any_sharded(group["params"]) for group in self.param_groups)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:

@@ -43,12 +43,7 @@ def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor
     wanted = [optimizer.spec.clips(group) for group in optimizer.param_groups]
     if not any(wanted):
         return None
-    grads = {
-        ordinal: grad
-        for bucket in buckets
-        for ordinal, grad in zip(bucket.ordinals, bucket.grads, strict=True)
-    }
-    squares = scope_sums(optimizer, grads)
+    squares = bucket_sums(optimizer, buckets)
     scale = magnitude(buckets[0].grad_scale) if buckets else 1.0
     whole = added(list(squares.values())).sqrt()
     for bucket in buckets:
@@ -58,7 +53,20 @@ def clip_in_step(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> Tensor
             norm = root * magnitude(bucket.grad_scale)
             coefficient = torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
             bucket.grad_scale = bucket.grad_scale * coefficient.to(bucket.params[0].device)
-    return reported(whole * scale, grads.values())
+    return reported(whole * scale, [bucket.grads[0] for bucket in buckets])
+
+
+def bucket_sums(optimizer: FusedOptimizer, buckets: Sequence[Bucket]) -> dict[Scope, Tensor]:
+    """Sums of squares of the gradients of a step, per group and dtype, complete across processes."""
+    if optimizer.norm_group is not None or optimizer.is_sharded():
+        pairs = [pair for each in buckets for pair in zip(each.ordinals, each.grads, strict=True)]
+        return scope_sums(optimizer, dict(pairs))
+    sums: dict[Scope, list[Tensor]] = {}
+    for bucket in buckets:
+        value = backends.grad_squares(bucket)
+        home = next(iter(sums.values()), [value])[0]
+        sums.setdefault((bucket.group, bucket.dtype), []).append(value.to(home))
+    return {scope: added(values) for scope, values in sums.items()}
 
 
 def added(values: Sequence[Tensor]) -> Tensor:

@@ -1,21 +1,22 @@
 """The last plan, as a guess about the next: checked against every tensor, dropped at the first difference.
 
 Surveying 1000 parameters in Python takes milliseconds, updating them natively a tenth of one. So a plan made of
-plain CPU tensors is remembered. What it rests on is read again every step: which parameters there are, their
-gradients, their state dictionaries and what is in them, here; types, shapes, devices and addresses of all those
-tensors, in C. Nothing is taken from memory that could have changed.
+plain CPU tensors is remembered. What it rests on is read again every step, in C: which parameters there are, their
+gradients, their state dictionaries and what is in them; types, shapes, devices and addresses of all those
+tensors. Nothing is taken from memory that could have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from operator import attrgetter, is_, itemgetter
+from itertools import chain
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ingot.backends.native import NATIVE
 from ingot.precision import MASTER
 from ingot.shards import Specs, local
 
@@ -56,9 +57,9 @@ class Recollection:
         """The same buckets with the tensors of now; None where anything differs."""
         if not (
             self.settings == settings_of(optimizer)
-            and same(self.params, all_params(optimizer))
-            and same(self.owners, optimizer.state)
-            and same(self.slots, optimizer.state.values())
+            and NATIVE.identical(self.params, all_params(optimizer))
+            and NATIVE.identical(self.owners, list(optimizer.state))
+            and NATIVE.identical(self.slots, list(optimizer.state.values()))
             and all(param.grad is None for param in self.idle)
         ):
             return None
@@ -79,14 +80,11 @@ def renewed(optimizer: FusedOptimizer, old: Bucket, specs: Specs | None) -> Buck
     if variant is not old.variant or dtype is not old.dtype:
         return None
     counted = variant.spec.counted or old.rounding is not None
-    try:
-        steps = set(map(itemgetter("step"), old.slots)) if counted else {0}
-        states = [list(map(itemgetter(name), old.slots)) for name in names]
-    except KeyError:
+    gathered = NATIVE.gather(old.owners, old.slots, names, counted)
+    if gathered is None:
         return None
-    if len(steps) != 1:
-        return None
-    params, grads = old.params, list(map(attrgetter("grad"), old.owners))  # None: refused in C
+    step, grads, states = gathered
+    params = old.params
     if specs is not None:
         lists = [specs.parts(tensors) for tensors in (old.owners, grads, *states)]
         if any(parts is None for parts in lists):
@@ -95,7 +93,7 @@ def renewed(optimizer: FusedOptimizer, old: Bucket, specs: Specs | None) -> Buck
     wanted = [torch.float32 if n == MASTER else optimizer.precision.stored(dtype) for n in names]
     if any(tensors[0].dtype is not want for tensors, want in zip(states, wanted, strict=True)):
         return None
-    step = int(steps.pop()) + 1
+    step += 1
     bucket = replace(
         old,
         scalars=optimizer.spec.numbers(group, step if variant.spec.counted else 2),
@@ -120,9 +118,4 @@ def settings_of(optimizer: FusedOptimizer) -> Any:
 
 def all_params(optimizer: FusedOptimizer) -> list[Tensor]:
     """All parameters of all groups, in order."""
-    return [param for group in optimizer.param_groups for param in group["params"]]
-
-
-def same(one: Collection[Any], two: Collection[Any]) -> bool:
-    """Whether two collections hold the very same objects in the same order."""
-    return len(one) == len(two) and all(map(is_, one, two))
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))

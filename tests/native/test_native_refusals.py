@@ -134,9 +134,42 @@ def test_negated_views() -> None:
     """A lazily negated gradient, as the backward of complex numbers leaves it, is never read with the wrong sign."""
     grad = torch.randn(10)
     bucket = make_bucket("sgd", [torch.zeros(10)], [torch._neg_view(grad)])
-    assert NATIVE.prepare(bucket) == "a gradient is a lazily negated view"
+    assert NATIVE.prepare(bucket) == "tensor 0: the gradient is a lazily negated view"
     param = torch.zeros(10, requires_grad=True)
     optimizer = NpuFusedSGD([param], lr=0.1)
     param.grad = torch._neg_view(grad)
     optimizer.step()
     assert torch.allclose(param.detach(), 0.1 * grad)
+
+
+def test_gathering_stops_where_a_plan_cannot_go_on() -> None:
+    """None, not an error and not a guess: the step is then planned anew."""
+    params = [torch.zeros(2, requires_grad=True) for _ in range(2)]
+    for param in params:
+        param.grad = torch.ones(2)
+    state = torch.zeros(2)
+    slots = [{"step": 10**6, "exp_avg": state}, {"step": int("1000000"), "exp_avg": state}]
+    step, grads, states = core.gather(params, slots, ("exp_avg",), True)
+    assert step == 10**6 and len(states) == 1
+    assert all(grad is param.grad for grad, param in zip(grads, params, strict=True))
+    assert all(each is state for each in states[0])
+
+    assert core.gather(params, slots[:1], ("exp_avg",), True) is None
+    assert core.gather(params, slots, ("exp_avg", "absent"), True) is None
+    for other in (7, torch.tensor(10**6), None):
+        changed = [slots[0], {**slots[1], "step": other}]
+        assert core.gather(params, changed, ("exp_avg",), True) is None
+        assert core.gather(params, changed, ("exp_avg",), False) is not None
+    params[1].grad = None
+    assert core.gather(params, slots, ("exp_avg",), True) is None
+    with pytest.raises(AttributeError, match="grad"):
+        core.gather([1, 2], slots, ("exp_avg",), True)
+
+
+def test_identical_lists() -> None:
+    """The very same objects in the same order; equal ones are not enough."""
+    one, two = torch.zeros(1), torch.zeros(1)
+    assert core.identical([one, two], [one, two])
+    assert not core.identical([one, two], [two, one])
+    assert not core.identical([one], [one, two])
+    assert not core.identical([one], [torch.zeros(1)])

@@ -110,6 +110,13 @@ def squares(tensors: Sequence[Tensor]) -> Tensor:
     return REFERENCE.squares(tensors) if value is None else torch.tensor(value, dtype=torch.float64)
 
 
+def grad_squares(bucket: Bucket) -> Tensor:
+    """The sum of the squares of a bucket's gradients; the native backend has them at hand already."""
+    if bucket.backend is not NATIVE:
+        return squares(bucket.grads)
+    return torch.tensor(NATIVE.grad_squares(bucket), dtype=torch.float64)
+
+
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """The largest magnitude, NaN if there is one, as a 0-dim tensor."""
     value = NATIVE.largest(tensors) if NATIVE.unavailable() is None else None

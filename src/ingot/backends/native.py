@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -90,9 +90,6 @@ class Native:
         )
         if isinstance(table, str):
             return table
-        # Backward of complex numbers may leave a lazily negated view; DLPack shows only the memory behind it.
-        if any(map(Tensor.is_neg, bucket.grads)):
-            return "a gradient is a lazily negated view"
         bucket.table = table
         return None
 
@@ -118,6 +115,27 @@ class Native:
         )
         core.second(bucket.table, bucket.scalars, float(bucket.grad_scale), keeps, rates)
         _written(bucket)
+
+    def grad_squares(self, bucket: Bucket) -> float:
+        """The sum of the squares of the gradients, in double precision; after ``prepare``."""
+        return core.grad_squares(bucket.table)
+
+    def identical(self, one: list[Any], two: list[Any]) -> bool:
+        """Whether two lists hold the very same objects in the same order."""
+        return core.identical(one, two)
+
+    def gather(
+        self,
+        params: list[Tensor],
+        slots: list[dict[str, Any]],
+        names: tuple[str, ...],
+        counted: bool,
+    ) -> tuple[int, list[Tensor], list[list[Tensor]]] | None:
+        """The common step count (0 unless ``counted``), the gradients and the states of some parameters.
+
+        None if a gradient or a state is missing, or if the counts differ.
+        """
+        return core.gather(params, slots, names, counted)
 
     def squares(self, tensors: Sequence[Tensor]) -> float | None:
         """The sum of squares in double precision; None if a tensor cannot be read."""
