@@ -6,16 +6,11 @@
 namespace ingot {
 namespace {
 
-// bfloat16 parameters and gradients, float32 states, nothing else out of the ordinary.
-bool is_plain_bfloat16(const Table& table, const Tensor& tensor) {
-  return tensor.dtype[kParam] == DType::bfloat16 && tensor.dtype[kGrad] == DType::bfloat16 && tensor.views < 0 &&
-         !table.rounded_states && table.keys[0].empty();
-}
-
-void step_elements(Stage& stage, const Table& table, const Math& math, const StepScalars& scalars, Span span) {
+void step_elements(Stage& stage, const Table& table, const Variant& variant, const StepScalars& scalars, Span span) {
   const Tensor& tensor = table.tensors[span.tensor];
+  const Math& math = variant.math[tensor.wide];
   if (is_plain_bfloat16(table, tensor)) {
-    math.step_bfloat16(stored_block(tensor, span.begin), span.count, scalars);
+    variant.bfloat16.step(stored_block(tensor, span.begin), span.count, scalars);
     return;
   }
   constexpr unsigned kAll = kParamBit | kGradBit | kStateBits;
@@ -49,7 +44,7 @@ void run_elementwise(const Table& table, const Kernels& kernels, const StepScala
     for (int64_t i = task.tensor; i < task.last; ++i) {
       const Tensor& tensor = table.tensors[i];
       const int64_t end = task.end > 0 ? task.end : tensor.count();
-      step_elements(stage, table, variant.math[tensor.wide], scalars, {i, task.begin, end - task.begin});
+      step_elements(stage, table, variant, scalars, {i, task.begin, end - task.begin});
     }
   });
 }

@@ -55,21 +55,24 @@ constexpr Math make_math() {
     return {advance<V, F>,
             apply<V, F>,
             nullptr,
-            nullptr,
             sum_rows<V, F, V::kSums, true>,
             sum_rows<V, F, V::kSums, false>,
             V::kRowSums != 0 ? sum_rows<V, F, V::kRowSums, false> : nullptr};
-  } else if constexpr (sizeof(F) == sizeof(float)) {
-    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, step<V, F, bfloat16, bfloat16>, nullptr, nullptr, nullptr};
   } else {
-    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, nullptr, nullptr, nullptr, nullptr};
+    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, nullptr, nullptr, nullptr};
   }
+}
+
+template <class V, class T>
+constexpr StoredMath make_stored_math() {
+  if constexpr (V::kTwoPass) return {nullptr, sum_rows<V, float, V::kSums, true, T, T>, apply<V, float, T, T>};
+  else return {step<V, float, T, T>, nullptr, nullptr};
 }
 
 template <class V>
 constexpr Variant make_variant() {
   Variant v = {V::kName,  V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
-               {make_math<V, float>(), make_math<V, double>()}, nullptr, nullptr};
+               {make_math<V, float>(), make_math<V, double>()}, make_stored_math<V, bfloat16>(), nullptr, nullptr};
   if constexpr (V::kTwoPass) {
     v.rows = V::kRows;
     v.sums = V::kSums;
@@ -95,6 +98,7 @@ extern const Kernels INGOT_TABLE = {
      {nullptr, nullptr, nullptr, store<double, double>}},
     {nullptr, store_noisy<bfloat16>, store_noisy<float16>, nullptr},
     {nullptr, adopt<bfloat16>, adopt<float16>, nullptr},
+    total,
     {squares<float>, squares<double>},
     {largest<float>, largest<double>},
     {scale<float>, scale<double>},

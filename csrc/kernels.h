@@ -48,18 +48,26 @@ struct Totals {
 // The loops of one variant in one type. Blocks hold `rows` rows of `length` elements, one after the other: at most kTile
 // elements if there is more than one row.
 struct Math {
+  using Advance = void (*)(const Block&, int64_t count, const StepScalars&);
   using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
-  void (*advance)(const Block&, int64_t count, const StepScalars&);
-  // direction, then param = keep * param - rate * update
-  void (*apply)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate);
-  // Elementwise optimizers: both in one sweep. The other one is for bfloat16 parameters and gradients with float32 states,
-  // which it converts on the way: going through a tile first would cost more than half the bandwidth saves.
-  void (*step)(const Block&, int64_t count, const StepScalars&);
-  void (*step_bfloat16)(const Block&, int64_t count, const StepScalars&);
+  using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep,
+                         const double* rate);
+  Advance advance;
+  Apply apply;  // direction, then param = keep * param - rate * update
+  // Elementwise optimizers: both in one sweep.
+  Advance step;
   // Two-pass optimizers. All add to the sums they are given.
   SumRows advance_and_sum;
   SumRows sum;
   SumRows sum_for_finish;  // only the sums that finish reads of a row
+};
+
+// The same for parameters and gradients that are stored in bfloat16 and states that are not, converted on the way: going
+// through a tile first would cost more than half the bandwidth saves.
+struct StoredMath {
+  Math::Advance step;
+  Math::SumRows advance_and_sum;
+  Math::Apply apply;
 };
 
 struct Variant {
@@ -72,6 +80,7 @@ struct Variant {
   unsigned sums;              // bit k: sum k is wanted
   unsigned row_sums;          // those that finish reads of a row
   Math math[2];               // in float, in double
+  StoredMath bfloat16;
   void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);
   void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep,
                  double* rate);
@@ -101,7 +110,8 @@ struct Kernels {
   void (*store_noisy[kDTypes])(const void* values, void* stored, int64_t count, const Noise&);
   // The parameter where it is not its rounded master any more: someone else changed it.
   void (*adopt[kDTypes])(void* master, const void* stored, int64_t count);
-  double (*squares[2])(const void* values, int64_t count);
+  double (*total)(const double* values, int64_t count);
+  void (*squares[2])(const void* values, int64_t count, double* lanes);  // adds to kLanes sums
   double (*largest[2])(const void* values, int64_t count);
   void (*scale[2])(void* values, int64_t count, double factor);
   void (*floor[3][5])(const Streams&, int64_t words, uint32_t zero);

@@ -11,48 +11,64 @@ namespace ingot {
 
 namespace {
 
-// Calls visit(span) for every tile of a task, the last word on which elements one kernel call sees.
+// Calls visit(span) for the elements of a task, in stretches that a stage can hold.
 template <class Visit>
-void for_tiles(const Table& table, const Task& task, Visit visit) {
+void for_spans(const Table& table, const Task& task, Visit visit) {
   for (int64_t i = task.tensor; i < task.last; ++i) {
     const Tensor& tensor = table.tensors[i];
     const int64_t end = task.end > 0 ? task.end : tensor.count();
-    for (int64_t begin = task.begin; begin < end; begin += kTile) visit(Span{i, begin, std::min(kTile, end - begin)});
+    const int64_t most = tensor.direct ? end : kTile;
+    for (int64_t begin = task.begin; begin < end; begin += most) visit(Span{i, begin, std::min(most, end - begin)});
   }
 }
 
 // One number per task, combined in the order of the tasks; the tasks depend on the sizes alone.
-template <class OfTile, class Combine>
-double reduce(const Table& table, const Kernels& kernels, OfTile of_tile, Combine combine) {
+template <class OfTask, class Combine>
+double reduce(const Table& table, OfTask of_task, Combine combine) {
   int64_t elements = 0;
   const std::vector<Task> tasks = stretches(table, &elements);
   std::vector<double> partials(tasks.size());
-  share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) {
-    Stage stage(table, kernels);
-    double partial = 0;
-    for_tiles(table, tasks[number], [&](const Span& span) {
-      stage.load(span, kGradBit);
-      partial = combine(partial, of_tile(table.tensors[span.tensor].wide, stage.block().grad, span.count));
-    });
-    partials[number] = partial;
-  });
+  share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) { partials[number] = of_task(tasks[number]); });
   double result = 0;
   for (const double partial : partials) result = combine(result, partial);
   return result;
 }
 
+// Halves of the lanes are added until one is left.
+double fold(double* lanes) {
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+  }
+  return lanes[0];
+}
+
 }  // namespace
 
 double sum_of_squares(const Table& table, const Kernels& kernels) {
-  return reduce(
-      table, kernels, [&](bool wide, const void* x, int64_t count) { return kernels.squares[wide](x, count); },
-      [](double a, double b) { return a + b; });
+  const auto of_task = [&](const Task& task) {
+    Stage stage(table, kernels);
+    double lanes[kLanes] = {};
+    for_spans(table, task, [&](const Span& span) {
+      stage.load(span, kGradBit);
+      kernels.squares[table.tensors[span.tensor].wide](stage.block().grad, span.count, lanes);
+    });
+    return fold(lanes);
+  };
+  return reduce(table, of_task, [](double a, double b) { return a + b; });
 }
 
 double largest_magnitude(const Table& table, const Kernels& kernels) {
-  return reduce(
-      table, kernels, [&](bool wide, const void* x, int64_t count) { return kernels.largest[wide](x, count); },
-      [](double a, double b) { return std::isnan(a) || a > b ? a : b; });
+  const auto larger = [](double a, double b) { return std::isnan(a) || a > b ? a : b; };
+  const auto of_task = [&](const Task& task) {
+    Stage stage(table, kernels);
+    double result = 0;
+    for_spans(table, task, [&](const Span& span) {
+      stage.load(span, kGradBit);
+      result = larger(result, kernels.largest[table.tensors[span.tensor].wide](stage.block().grad, span.count));
+    });
+    return result;
+  };
+  return reduce(table, of_task, larger);
 }
 
 void scale(const Table& table, const Kernels& kernels, double factor) {
@@ -60,7 +76,7 @@ void scale(const Table& table, const Kernels& kernels, double factor) {
   const std::vector<Task> tasks = stretches(table, &elements);
   share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) {
     Stage stage(table, kernels);
-    for_tiles(table, tasks[number], [&](const Span& span) {
+    for_spans(table, tasks[number], [&](const Span& span) {
       stage.load(span, kParamBit);
       kernels.scale[table.tensors[span.tensor].wide](stage.block().param, span.count, factor);
       stage.store(span, kParamBit);

@@ -12,6 +12,11 @@ char* address(const Tensor& tensor, int operand, int64_t element) {
 
 }  // namespace
 
+bool is_plain_bfloat16(const Table& table, const Tensor& tensor) {
+  return tensor.dtype[kParam] == DType::bfloat16 && tensor.dtype[kGrad] == DType::bfloat16 && tensor.views < 0 &&
+         !table.rounded_states && table.keys[0].empty();
+}
+
 Block stored_block(const Tensor& tensor, int64_t begin) {
   Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}};
   for (int k = 0; k < kMaxStates; ++k) {

@@ -21,6 +21,9 @@ struct Span {
   int64_t count;  // at most kTile, unless the tensor is direct
 };
 
+// bfloat16 parameters and gradients, float32 states, all consecutive, rounded to nearest: Variant::bfloat16 takes these.
+bool is_plain_bfloat16(const Table& table, const Tensor& tensor);
+
 // The operands where they lie, whatever their type.
 Block stored_block(const Tensor& tensor, int64_t begin);
 

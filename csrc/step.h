@@ -65,6 +65,7 @@ class TwoPass {
       visit(Part{unit.tensor, unit.row + row, std::min(most, unit.rows - row), unit.column, unit.columns});
     }
   }
+  Span span_of(const Part& group) const;
   template <class Visit>
   void for_tiles(const Part& group, Visit visit) const;
 

@@ -51,24 +51,33 @@ TwoPass::Part TwoPass::unit_of(int64_t index, int64_t number) const {
   return {index, row, std::min(rows, t.rows - row), 0, t.length};
 }
 
+Span TwoPass::span_of(const Part& group) const {
+  const int64_t length = tensor(group.tensor).length;
+  return {group.tensor, group.row * length + group.column, group.rows * group.columns};
+}
+
 // The stretches of a group that a stage can hold: all of it, or tiles of a row that is longer than one.
 template <class Visit>
 void TwoPass::for_tiles(const Part& group, Visit visit) const {
-  const Tensor& t = tensor(group.tensor);
-  const int64_t begin = group.row * t.length + group.column, count = group.rows * group.columns;
-  if (t.direct || count <= kTile) {
-    visit(Span{group.tensor, begin, count}, group.rows, group.columns);
+  const auto [index, begin, count] = span_of(group);
+  if (tensor(index).direct || count <= kTile) {
+    visit(span_of(group), group.rows, group.columns);
     return;
   }
   for (int64_t i = 0; i < count; i += kTile) {
     const int64_t length = std::min(kTile, count - i);
-    visit(Span{group.tensor, begin + i, length}, int64_t{1}, length);
+    visit(Span{index, begin + i, length}, int64_t{1}, length);
   }
 }
 
 void TwoPass::advance_and_sum(Stage& stage, const Part& group, RowSums& sums) const {
   const Math& m = math(group.tensor);
   clear(sums, group.rows);
+  if (is_plain_bfloat16(table_, tensor(group.tensor))) {
+    const Block stored = stored_block(tensor(group.tensor), span_of(group).begin);
+    variant_.bfloat16.advance_and_sum(stored, group.rows, group.columns, scalars_, sums);
+    return;
+  }
   for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, kParamBit | kGradBit | kStateBits);
     if (table_.rounded_states) {
@@ -96,6 +105,11 @@ void TwoPass::sum_again(Stage& stage, const Part& group, RowSums& sums) const {
 
 void TwoPass::apply(Stage& stage, const Part& group, const double* keep, const double* rate) const {
   const unsigned operands = kParamBit | kStateBits | (variant_.direction_reads_grad ? kGradBit : 0u);
+  if (is_plain_bfloat16(table_, tensor(group.tensor))) {
+    const Block stored = stored_block(tensor(group.tensor), span_of(group).begin);
+    variant_.bfloat16.apply(stored, group.rows, group.columns, scalars_, keep, rate);
+    return;
+  }
   for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, operands);
     math(group.tensor).apply(stage.block(), rows, length, scalars_, keep, rate);
@@ -130,11 +144,8 @@ TwoPass::Partial TwoPass::sum_unit(Stage& stage, const Part& unit, double* kept)
     double scores[kTileRows];
     advance_and_sum(stage, group, sums);
     variant_.score(sums, group.rows, root(t, t.length), scalars_, scores);
-    // Six sums side by side: one after the other, each would wait for its own last addition.
-    for (int64_t row = 0; row < group.rows; ++row) {
-      partial.score += scores[row];
-      for (int k = 0; k < kSums; ++k) partial.sums[k] += sums.of[k][row];
-    }
+    partial.score += kernels_.total(scores, group.rows);
+    for (int k = 0; k < kSums; ++k) partial.sums[k] += kernels_.total(sums.of[k], group.rows);
     if (kept != nullptr) exchange_kept(group, sums, kept, true);
   });
   return partial;

@@ -117,6 +117,21 @@ def test_large_strided_tensor() -> None:
         assert_params_near(laid, plain, units=8)
 
 
+@pytest.mark.parametrize("shape", [(5, 3000), (40, 64), (70, 200), (600, 8), (130, 9), (70001,)])
+@pytest.mark.parametrize("name", ["adamw", "sgd_momentum", "lamb", "adamp", "adamp_nesterov"])
+def test_bfloat16_in_place_and_through_tiles(name: str, shape: tuple[int, ...]) -> None:
+    """Converted on the way or in a tile first: the same bits, for rows of every kind of length."""
+    param, grad = torch.randn(shape).bfloat16(), torch.randn(shape).bfloat16()
+    plain = make_bucket(name, [param.clone()], [grad])
+    apart = copy_bucket(plain)
+    apart.grads = [torch.stack([grad, grad], dim=-1)[..., 0]]
+    for _ in range(3):
+        run_native(plain)
+        run_native(apart)
+    assert_states_equal(plain, apart)
+    assert torch.equal(plain.params[0], apart.params[0])
+
+
 @pytest.mark.parametrize("layout", ["channels_last", "every_other", "permuted"])
 def test_random_bits_follow_the_logical_index(layout: str) -> None:
     """Stochastic rounding gives an element the same bits wherever it lies."""

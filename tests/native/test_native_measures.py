@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from native_buckets import make_bucket
 
 from ingot.backends.native import NATIVE, floor
 
@@ -31,6 +32,18 @@ def test_squares() -> None:
     assert NATIVE.squares([torch.full((3,), 1e30)]) == 3 * float(torch.tensor(1e30)) ** 2
     assert NATIVE.squares([]) == 0.0
     assert NATIVE.squares([torch.zeros(3, dtype=torch.int64)]) is None
+
+
+def test_squares_do_not_depend_on_the_layout() -> None:
+    """The same bits for the same numbers: in place, through tiles, alone or as the gradients of a bucket."""
+    values = torch.randn(70001)
+    strided = torch.empty(70001, 2)[:, 0].copy_(values)
+    expected = NATIVE.squares([values])
+    assert expected is not None and expected == NATIVE.squares([strided])
+    for name in ("adamw", "lamb"):
+        bucket = make_bucket(name, [torch.zeros(70001)], [values])
+        assert NATIVE.prepare(bucket) is None
+        assert NATIVE.grad_squares(bucket) == expected
 
 
 def test_largest() -> None:
