@@ -55,17 +55,18 @@ constexpr Math make_math() {
     return {advance<V, F>,
             apply<V, F>,
             nullptr,
-            sum_rows<V, F, V::kSums, true>,
-            sum_rows<V, F, V::kSums, false>,
-            V::kRowSums != 0 ? sum_rows<V, F, V::kRowSums, false> : nullptr};
+            sum_rows<V, F, V::kSums, kFirst>,
+            sum_rows<V, F, V::kSums, kFirstKept>,
+            sum_rows<V, F, V::kSums, kAgain>,
+            V::kRowSums != 0 ? sum_rows<V, F, V::kRowSums, kAgain> : nullptr};
   } else {
-    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, nullptr, nullptr, nullptr};
+    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, nullptr, nullptr, nullptr, nullptr};
   }
 }
 
 template <class V, class T>
 constexpr StoredMath make_stored_math() {
-  if constexpr (V::kTwoPass) return {nullptr, sum_rows<V, float, V::kSums, true, T, T>, apply<V, float, T, T>};
+  if constexpr (V::kTwoPass) return {nullptr, sum_rows<V, float, V::kSums, kFirst, T, T>, apply<V, float, T, T>};
   else return {step<V, float, T, T>, nullptr, nullptr};
 }
 
@@ -98,6 +99,7 @@ extern const Kernels INGOT_TABLE = {
      {nullptr, nullptr, nullptr, store<double, double>}},
     {nullptr, store_noisy<bfloat16>, store_noisy<float16>, nullptr},
     {nullptr, adopt<bfloat16>, adopt<float16>, nullptr},
+    {apply_kept<float>, apply_kept<double>},
     total,
     {squares<float>, squares<double>},
     {largest<float>, largest<double>},

@@ -24,6 +24,7 @@ struct Block {
   void* param;
   const void* grad;
   void* state[kMaxStates];
+  void* update;  // room for updates between two passes; only Math::advance_sum_keep and apply_kept look at it
 };
 
 // What is the same for all elements of a step. The fields of Scalars are all of one type, so an array holds them.
@@ -58,6 +59,7 @@ struct Math {
   Advance step;
   // Two-pass optimizers. All add to the sums they are given.
   SumRows advance_and_sum;
+  SumRows advance_sum_keep;  // keeps the updates as well, for apply_kept
   SumRows sum;
   SumRows sum_for_finish;  // only the sums that finish reads of a row
 };
@@ -110,6 +112,7 @@ struct Kernels {
   void (*store_noisy[kDTypes])(const void* values, void* stored, int64_t count, const Noise&);
   // The parameter where it is not its rounded master any more: someone else changed it.
   void (*adopt[kDTypes])(void* master, const void* stored, int64_t count);
+  Math::Apply apply_kept[2];  // param = keep * param - rate * update, with updates that were kept
   double (*total)(const double* values, int64_t count);
   void (*squares[2])(const void* values, int64_t count, double* lanes);  // adds to kLanes sums
   double (*largest[2])(const void* values, int64_t count);

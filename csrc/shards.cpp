@@ -43,7 +43,7 @@ void TwoPass::first(double* out, int64_t total_rows) const {
   };
   for_all_units([&](Stage& stage, const Part& unit, int64_t first_row) {
     if (unit.columns < tensor(unit.tensor).length) {
-      const Partial partial = sum_unit(stage, unit, nullptr);
+      const Partial partial = sum_unit(stage, unit, nullptr, nullptr);
       Piece piece = {first_row + unit.row, unit.column, {}};
       std::copy_n(partial.sums, kSums, piece.sums);
       const std::lock_guard<std::mutex> guard(lock);
@@ -52,7 +52,7 @@ void TwoPass::first(double* out, int64_t total_rows) const {
     }
     for_groups(unit, [&](const Part& group) {
       RowSums sums;
-      advance_and_sum(stage, group, sums);
+      advance_and_sum(stage, group, sums, nullptr);
       for (int64_t row = 0; row < group.rows; ++row) write(&sums.of[0][row], kTileRows, first_row + group.row + row);
     });
   });
@@ -65,7 +65,7 @@ void TwoPass::first(double* out, int64_t total_rows) const {
 void TwoPass::second(const double* keep, const double* rate) const {
   for_all_units([&](Stage& stage, const Part& unit, int64_t first_row) {
     for_groups(unit, [&](const Part& group) {
-      apply(stage, group, keep + first_row + group.row, rate + first_row + group.row);
+      apply(stage, group, keep + first_row + group.row, rate + first_row + group.row, nullptr);
     });
   });
 }

@@ -18,7 +18,7 @@ bool is_plain_bfloat16(const Table& table, const Tensor& tensor) {
 }
 
 Block stored_block(const Tensor& tensor, int64_t begin) {
-  Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}};
+  Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}, nullptr};
   for (int k = 0; k < kMaxStates; ++k) {
     if (tensor.data[kState + k] != nullptr) block.state[k] = address(tensor, kState + k, begin);
   }

@@ -14,7 +14,8 @@ namespace ingot {
 // Elementwise optimizers: one sweep over every tensor.
 void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars);
 
-// Two-pass optimizers: sums over every tensor, finish, then the update. No update is kept between the passes.
+// Two-pass optimizers: sums over every tensor, finish, then the update. Only a small tensor's updates are kept between the
+// passes, in cache; those of others are computed again.
 class TwoPass {
  public:
   TwoPass(const Table& table, const Kernels& kernels, const StepScalars& scalars)
@@ -69,19 +70,21 @@ class TwoPass {
   template <class Visit>
   void for_tiles(const Part& group, Visit visit) const;
 
-  void advance_and_sum(Stage& stage, const Part& group, RowSums& sums) const;
+  Block kept_block(const Part& group, char* updates) const;
+  void advance_and_sum(Stage& stage, const Part& group, RowSums& sums, char* updates) const;
   void sum_again(Stage& stage, const Part& group, RowSums& sums) const;
-  void apply(Stage& stage, const Part& group, const double* keep, const double* rate) const;
+  void apply(Stage& stage, const Part& group, const double* keep, const double* rate, char* updates) const;
 
-  // `kept` is memory for the sums of all rows of the tensor, or null.
-  Partial sum_unit(Stage& stage, const Part& unit, double* kept) const;
+  // `kept` is memory for the sums of all rows of the tensor, `updates` for all its updates; either may be null.
+  Partial sum_unit(Stage& stage, const Part& unit, double* kept, char* updates) const;
   Totals add_up(int64_t tensor, const Partial* partials) const;
   double score_one(const double* sums, double root_n) const;
-  void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept) const;
+  void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept,
+                   char* updates) const;
   int64_t kept_size(int64_t tensor) const;
   void exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const;
 
-  void run_small(Stage& stage, int64_t tensor, std::vector<double>& memory) const;
+  void run_small(Stage& stage, int64_t tensor) const;
   void run_wave(Wave& wave) const;
   template <class Visit>
   void for_all_units(Visit visit) const;
