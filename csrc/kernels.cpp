@@ -49,19 +49,28 @@ struct BitsOf<double> {
 #include "convert.inc"
 #include "measure.inc"
 
+// What only 16-bit states or small tensors ask for is left out in double: it would never be called, or hardly ever.
 template <class V, class F>
 constexpr Math make_math() {
+  Math m = {};
+  constexpr bool kNarrow = sizeof(F) == sizeof(float);
   if constexpr (V::kTwoPass) {
-    return {advance<V, F>,
-            apply<V, F>,
-            nullptr,
-            sum_rows<V, F, V::kSums, kFirst>,
-            sum_rows<V, F, V::kSums, kFirstKept>,
-            sum_rows<V, F, V::kSums, kAgain>,
-            V::kRowSums != 0 ? sum_rows<V, F, V::kRowSums, kAgain> : nullptr};
+    m.apply = apply<V, F>;
+    m.advance_and_sum = sum_rows<V, F, V::kSums, kFirst>;
+    if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, F, V::kRowSums, kAgain>;
+    if constexpr (kNarrow) {
+      m.advance = advance<V, F>;
+      m.sum = sum_rows<V, F, V::kSums, kAgain>;
+      m.advance_sum_keep = sum_rows<V, F, V::kSums, kFirstKept>;
+    }
   } else {
-    return {advance<V, F>, apply<V, F>, step<V, F, F, F>, nullptr, nullptr, nullptr, nullptr};
+    m.step = step<V, F, F, F>;
+    if constexpr (kNarrow) {
+      m.advance = advance<V, F>;
+      m.apply = apply<V, F>;
+    }
   }
+  return m;
 }
 
 template <class V, class T>
@@ -99,7 +108,7 @@ extern const Kernels INGOT_TABLE = {
      {nullptr, nullptr, nullptr, store<double, double>}},
     {nullptr, store_noisy<bfloat16>, store_noisy<float16>, nullptr},
     {nullptr, adopt<bfloat16>, adopt<float16>, nullptr},
-    {apply_kept<float>, apply_kept<double>},
+    apply_kept,
     total,
     {squares<float>, squares<double>},
     {largest<float>, largest<double>},

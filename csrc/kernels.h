@@ -53,14 +53,16 @@ struct Math {
   using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
   using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep,
                          const double* rate);
+  // For states in 16 bits, so in float only: the new states, and the sums over states as they were stored.
   Advance advance;
-  Apply apply;  // direction, then param = keep * param - rate * update
-  // Elementwise optimizers: both in one sweep.
+  SumRows sum;
+  // direction, then param = keep * param - rate * update; elementwise optimizers need it for states in 16 bits only.
+  Apply apply;
+  // Elementwise optimizers: all in one sweep.
   Advance step;
   // Two-pass optimizers. All add to the sums they are given.
   SumRows advance_and_sum;
-  SumRows advance_sum_keep;  // keeps the updates as well, for apply_kept
-  SumRows sum;
+  SumRows advance_sum_keep;  // in float only; keeps the updates as well, for apply_kept
   SumRows sum_for_finish;  // only the sums that finish reads of a row
 };
 
@@ -112,7 +114,7 @@ struct Kernels {
   void (*store_noisy[kDTypes])(const void* values, void* stored, int64_t count, const Noise&);
   // The parameter where it is not its rounded master any more: someone else changed it.
   void (*adopt[kDTypes])(void* master, const void* stored, int64_t count);
-  Math::Apply apply_kept[2];  // param = keep * param - rate * update, with updates that were kept
+  Math::Apply apply_kept;  // param = keep * param - rate * update, with updates that were kept, in float
   double (*total)(const double* values, int64_t count);
   void (*squares[2])(const void* values, int64_t count, double* lanes);  // adds to kLanes sums
   double (*largest[2])(const void* values, int64_t count);

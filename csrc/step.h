@@ -70,17 +70,17 @@ class TwoPass {
   template <class Visit>
   void for_tiles(const Part& group, Visit visit) const;
 
-  Block kept_block(const Part& group, char* updates) const;
-  void advance_and_sum(Stage& stage, const Part& group, RowSums& sums, char* updates) const;
+  Block kept_block(const Part& group, float* updates) const;
+  void advance_and_sum(Stage& stage, const Part& group, RowSums& sums, float* updates) const;
   void sum_again(Stage& stage, const Part& group, RowSums& sums) const;
-  void apply(Stage& stage, const Part& group, const double* keep, const double* rate, char* updates) const;
+  void apply(Stage& stage, const Part& group, const double* keep, const double* rate, float* updates) const;
 
   // `kept` is memory for the sums of all rows of the tensor, `updates` for all its updates; either may be null.
-  Partial sum_unit(Stage& stage, const Part& unit, double* kept, char* updates) const;
+  Partial sum_unit(Stage& stage, const Part& unit, double* kept, float* updates) const;
   Totals add_up(int64_t tensor, const Partial* partials) const;
   double score_one(const double* sums, double root_n) const;
   void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept,
-                   char* updates) const;
+                   float* updates) const;
   int64_t kept_size(int64_t tensor) const;
   void exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const;
 
