@@ -117,11 +117,12 @@ def test_large_strided_tensor() -> None:
         assert_params_near(laid, plain, units=8)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(5, 3000), (40, 64), (70, 200), (600, 8), (130, 9), (70001,)])
 @pytest.mark.parametrize("name", ["adamw", "sgd_momentum", "lamb", "adamp", "adamp_nesterov"])
-def test_bfloat16_in_place_and_through_tiles(name: str, shape: tuple[int, ...]) -> None:
-    """Converted on the way or in a tile first: the same bits, for rows of every kind of length."""
-    param, grad = torch.randn(shape).bfloat16(), torch.randn(shape).bfloat16()
+def test_in_place_and_through_tiles(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """The same bits, for rows of every kind of length; in place, the updates of small tensors are kept as well."""
+    param, grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
     plain = make_bucket(name, [param.clone()], [grad])
     apart = copy_bucket(plain)
     apart.grads = [torch.stack([grad, grad], dim=-1)[..., 0]]
