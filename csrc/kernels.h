@@ -119,7 +119,7 @@ struct Kernels {
   void (*squares[2])(const void* values, int64_t count, double* lanes);  // adds to kLanes sums
   double (*largest[2])(const void* values, int64_t count);
   void (*scale[2])(void* values, int64_t count, double factor);
-  void (*floor[3][5])(const Streams&, int64_t words, uint32_t zero);
+  void (*floor[3][5])(const Streams&, int64_t words, uint32_t mask);
 };
 
 extern const Kernels kBaseline;

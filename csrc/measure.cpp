@@ -84,7 +84,7 @@ void scale(const Table& table, const Kernels& kernels, double factor) {
   });
 }
 
-void touch(const std::vector<FloorEntry>& entries, int reads, int writes, const Kernels& kernels) {
+void touch(const std::vector<FloorEntry>& entries, int reads, int writes, uint32_t mask, const Kernels& kernels) {
   struct Piece {
     int64_t entry, begin, words;
   };
@@ -101,7 +101,7 @@ void touch(const std::vector<FloorEntry>& entries, int reads, int writes, const 
     Streams streams = entries[piece.entry].streams;
     for (int k = 0; k < reads; ++k) streams.read[k] += piece.begin;
     for (int k = 0; k < writes; ++k) streams.write[k] += piece.begin;
-    kernels.floor[reads][writes](streams, piece.words, 0);
+    kernels.floor[reads][writes](streams, piece.words, mask);
   });
 }
 

@@ -21,6 +21,6 @@ struct FloorEntry {
   Streams streams;
   int64_t words;
 };
-void touch(const std::vector<FloorEntry>& entries, int reads, int writes, const Kernels& kernels);
+void touch(const std::vector<FloorEntry>& entries, int reads, int writes, uint32_t mask, const Kernels& kernels);
 
 }  // namespace ingot

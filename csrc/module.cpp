@@ -191,10 +191,12 @@ PyObject* scale_in_place(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-// floor(reads, writes): lists of lists of dense tensors; every tensor of `writes` is read and written back unchanged
+// floor(reads, writes, mask): lists of lists of dense tensors; every word of `writes` is read and written back, with those bits
+// of the mask changed that are not set in the sum without carry of the words read: none, if the mask is 0
 PyObject* floor(PyObject*, PyObject* arguments) {
   PyObject *reads, *writes;
-  if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &reads, &PyList_Type, &writes)) return nullptr;
+  unsigned mask;
+  if (!PyArg_ParseTuple(arguments, "O!O!I", &PyList_Type, &reads, &PyList_Type, &writes, &mask)) return nullptr;
   const Py_ssize_t read_count = PyList_Size(reads), write_count = PyList_Size(writes);
   if (torch.exchange == nullptr || read_count > 2 || write_count < 1 || write_count > 4) {
     PyErr_SetString(PyExc_ValueError, "expected up to 2 lists to read and 1 to 4 lists to write");
@@ -221,7 +223,7 @@ PyObject* floor(PyObject*, PyObject* arguments) {
     }
   }
   const int r = static_cast<int>(read_count), w = static_cast<int>(write_count);
-  if (!without_lock([&] { touch(entries, r, w, *kernels); })) return nullptr;
+  if (!without_lock([&] { touch(entries, r, w, mask, *kernels); })) return nullptr;
   Py_RETURN_NONE;
 }
 

@@ -70,7 +70,7 @@ class TwoPass {
   template <class Visit>
   void for_tiles(const Part& group, Visit visit) const;
 
-  Block kept_block(const Part& group, float* updates) const;
+  Block in_place(const Part& group, float* updates) const;
   void advance_and_sum(Stage& stage, const Part& group, RowSums& sums, float* updates) const;
   void sum_again(Stage& stage, const Part& group, RowSums& sums) const;
   void apply(Stage& stage, const Part& group, const double* keep, const double* rate, float* updates) const;

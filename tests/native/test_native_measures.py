@@ -7,7 +7,7 @@ import math
 import torch
 from native_buckets import make_bucket
 
-from ingot.backends.native import NATIVE, floor
+from ingot.backends.native import NATIVE, core, floor
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -84,3 +84,16 @@ def test_floor_changes_nothing() -> None:
     floor(lists, [lists[0], lists[2], lists[3]])
     for tensors, copies in zip(lists, before, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(tensors, copies, strict=True))
+
+
+def test_floor_reads_everything() -> None:
+    """With another mask than 0, what is written shows that every word was read: a load cannot have been dropped."""
+    for reads in (1, 2):
+        read = [torch.randint(2**31, (999,), dtype=torch.int32) for _ in range(reads)]
+        written = [torch.randint(2**31, (999,), dtype=torch.int32) for _ in range(3)]
+        mixed = read[0] if reads == 1 else read[0] ^ read[1]
+        expected = [words ^ ~mixed for words in written]
+        lists = [[[words.view(torch.float32)] for words in each] for each in (read, written)]
+        core.floor(*lists, 2**32 - 1)
+        for words, wanted in zip(written, expected, strict=True):
+            assert torch.equal(words, wanted)

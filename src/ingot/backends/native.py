@@ -169,7 +169,7 @@ def floor(reads: Sequence[Sequence[Tensor]], writes: Sequence[Sequence[Tensor]])
     """
     written = {id(tensors[0]) for tensors in writes if tensors}
     only_read = [list(tensors) for tensors in reads if tensors and id(tensors[0]) not in written]
-    core.floor(only_read, [list(tensors) for tensors in writes])
+    core.floor(only_read, [list(tensors) for tensors in writes], 0)
 
 
 def _written(bucket: Bucket) -> None:

@@ -1,0 +1,97 @@
+// A whole step of a two-pass optimizer: which thread takes what, and what is kept between the passes.
+#include <algorithm>
+
+#include "step.h"
+
+namespace ingot {
+namespace {
+
+// What is kept between the passes is bounded, whatever the model's size: tensors are handled in waves.
+constexpr int64_t kWaveUnits = 1024;     // partial sums: 50 KB
+constexpr int64_t kWaveElements = 1 << 21;  // 32 MB of float32 operands, which a large cache still holds in the second pass
+constexpr int64_t kKeptWave = 1 << 16;   // sums of rows: 512 KB
+constexpr int64_t kKeptSmall = 1 << 13;  // sums of rows of one small tensor: 64 KB per thread
+
+// Updates of a small tensor are kept as well: 128 KB per thread, which stay in the second-level cache. Computing them again
+// takes longer. LAMB on LoRA shapes: 6.7 ms against 8.3.
+constexpr int64_t kKeptUpdates = 1 << 15;
+
+}  // namespace
+
+void TwoPass::run_small(Stage& stage, int64_t index) const {
+  // Kept by the thread: freed and taken again for every tensor, they would be new pages each time.
+  thread_local std::vector<double> row_memory;
+  thread_local std::vector<float> update_memory;
+  const Tensor& t = tensor(index);
+  if (t.count() == 0) return;
+  double* kept = nullptr;
+  float* updates = nullptr;
+  const int64_t size = kept_size(index);
+  if (size > 0 && size <= kKeptSmall) {
+    row_memory.resize(kKeptSmall);
+    kept = row_memory.data();
+  }
+  if (t.direct && !t.wide && !table_.rounded_states && t.count() <= kKeptUpdates) {
+    update_memory.resize(kKeptUpdates);
+    updates = update_memory.data();
+  }
+  const Part whole = unit_of(index, 0);
+  const Partial partial = sum_unit(stage, whole, kept, updates);
+  finish_unit(stage, whole, add_up(index, &partial), &partial, kept, updates);
+}
+
+void TwoPass::run() const {
+  Wave wave;
+  int64_t grouped = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(table_.tensors.size()); ++i) {
+    const int64_t units = units_of(i);
+    if (units <= 1) {
+      add_small(wave.small, i, tensor(i).count(), grouped);
+      wave.elements += tensor(i).count();
+      continue;
+    }
+    const int64_t size = kept_size(i) <= kKeptWave ? kept_size(i) : 0;
+    if (wave.units > 0 && (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave ||
+                           wave.elements + tensor(i).count() > kWaveElements)) {
+      run_wave(wave);
+      wave = {};
+    }
+    wave.large.push_back({i, wave.units, size > 0 ? wave.kept : -1, {}});
+    wave.units += units;
+    wave.kept += size;
+    wave.elements += tensor(i).count();
+  }
+  run_wave(wave);
+}
+
+void TwoPass::run_wave(Wave& wave) const {
+  std::vector<Partial> partials(wave.units);
+  std::vector<double> memory(wave.kept);
+  const auto find = [&](int64_t unit) -> Large& {
+    const auto after = std::upper_bound(wave.large.begin(), wave.large.end(), unit,
+                                        [](int64_t number, const Large& large) { return number < large.first_unit; });
+    return *(after - 1);
+  };
+  const auto kept = [&](const Large& large) { return large.kept < 0 ? nullptr : &memory[large.kept]; };
+  // Large units first: the small tensors at the end even out the threads.
+  const int64_t small = static_cast<int64_t>(wave.small.size());
+  share(wave.units + small, wave.elements, [&](int64_t number) {
+    Stage stage(table_, kernels_);
+    if (number < wave.units) {
+      const Large& large = find(number);
+      partials[number] = sum_unit(stage, unit_of(large.tensor, number - large.first_unit), kept(large), nullptr);
+      return;
+    }
+    const Task& task = wave.small[number - wave.units];
+    for (int64_t i = task.tensor; i < task.last; ++i) run_small(stage, i);
+  });
+  for (Large& large : wave.large) large.totals = add_up(large.tensor, &partials[large.first_unit]);
+  share(wave.units, wave.elements, [&](int64_t number) {
+    Stage stage(table_, kernels_);
+    const Large& large = find(number);
+    const Part unit = unit_of(large.tensor, number - large.first_unit);
+    finish_unit(stage, unit, large.totals, &partials[large.first_unit], kept(large), nullptr);
+  });
+}
+
+}  // namespace ingot
