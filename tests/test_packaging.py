@@ -133,3 +133,19 @@ def test_the_development_tools_are_pinned(metadata: Message) -> None:
         if re.search(r"extra == .(demo|test|dev).", need)
     }
     assert wanted - {"ingot"} <= pinned
+
+
+def test_every_module_can_be_imported_first() -> None:
+    """No order of imports is needed: each module is the first of the package in its turn."""
+    code = """
+import importlib, pkgutil, sys
+import ingot
+names = [m.name for m in pkgutil.iter_modules(ingot.__path__, "ingot.") if not m.name.startswith("ingot._")]
+assert len(names) > 15, names
+for name in names:
+    for loaded in [n for n in sys.modules if n.split(".")[0] == "ingot" and n != "ingot._native"]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -200,6 +201,10 @@ class FusedOptimizer(torch.optim.Optimizer):
                 sharded, norms.sharded_factors(self, sharded, sums), strict=True
             ):
                 bucket.backend.second(bucket, *factors)
+
+    def all_params(self) -> list[Tensor]:
+        """All parameters of all groups, in order."""
+        return list(chain.from_iterable(group["params"] for group in self.param_groups))
 
     def is_sharded(self) -> bool:
         """Whether other processes hold other parts of one of the parameters."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ingot.precision import MASTER
-from ingot.recollection import all_params
 from ingot.shards import check as check_placement
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def load(optimizer: FusedOptimizer, state_dict: Mapping[str, Any]) -> None:
         result = pre_hook(optimizer, state_dict)
         state_dict = state_dict if result is None else result
     groups = loaded_groups(optimizer, state_dict)
-    params = all_params(optimizer)
+    params = optimizer.all_params()
     keys = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     state: defaultdict[Any, Any] = defaultdict(dict)
     by_key = dict(zip(keys, params, strict=True))

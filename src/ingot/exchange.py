@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ingot.precision import SUPPORTED
-from ingot.recollection import all_params
 from ingot.shards import Groups, local, splits_of, sum_dtype
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class Roll:
     def __init__(self, optimizer: FusedOptimizer, present: Collection[int], failed: bool = False):
         """``failed``: this process could not plan the step, and only takes part to tell the others."""
         self.name = type(optimizer).__name__
-        params = all_params(optimizer)
+        params = optimizer.all_params()
         splits = {i: split for i, split in enumerate(splits_of(params)) if split.groups}
         self.params = {i: params[i] for i in splits}
         self.splits = splits

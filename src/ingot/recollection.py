@@ -9,7 +9,6 @@ tensors. Nothing is taken from memory that could have changed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ class Recollection:
             whole = all(map(is_, bucket.params, map(local, bucket.owners)))
             if bucket.backend.name != "native" or not whole or any(bucket.fresh):
                 return None
-        params = all_params(optimizer)
+        params = optimizer.all_params()
         idle = [param for param in params if param.grad is None]
         state = optimizer.state
         settings = settings_of(optimizer)
@@ -57,7 +56,7 @@ class Recollection:
         """The same buckets with the tensors of now; None where anything differs."""
         if not (
             self.settings == settings_of(optimizer)
-            and NATIVE.identical(self.params, all_params(optimizer))
+            and NATIVE.identical(self.params, optimizer.all_params())
             and NATIVE.identical(self.owners, list(optimizer.state))
             and NATIVE.identical(self.slots, list(optimizer.state.values()))
             and all(param.grad is None for param in self.idle)
@@ -114,8 +113,3 @@ def settings_of(optimizer: FusedOptimizer) -> Any:
     """What decides about buckets beside tensors and options: how groups are cut, and the optimizer's own settings."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     return sizes, optimizer.backend, optimizer.precision
-
-
-def all_params(optimizer: FusedOptimizer) -> list[Tensor]:
-    """All parameters of all groups, in order."""
-    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
