@@ -1,5 +1,7 @@
 """A remembered plan never hides a change: whatever is done between two steps, all backends see it alike."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -240,3 +242,19 @@ def test_the_changes_change_something():
                 torch.equal(p.double(), e.double()) for p, e in zip(params, expected, strict=False)
             )
             assert not same or len(params) != len(expected), (name, change.__name__)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
+@pytest.mark.parametrize(
+    "options", [{}, {"max_grad_norm": 1.0}, {"backend": "flat"}], ids=["", "clipped", "flat"]
+)
+def test_gradients_are_freed(build, options):
+    params = make_params()
+    optimizer = build(params, **options)
+    gone = []
+    for seed in range(4):
+        set_grads(params, seed)
+        gone += [weakref.ref(param.grad) for param in params]
+        optimizer.step()
+        optimizer.zero_grad()
+    assert [grad() for grad in gone] == [None] * len(gone)

@@ -48,8 +48,9 @@ class Recollection:
         state = optimizer.state
         settings = settings_of(optimizer)
         specs = [Specs.of(bucket.owners) for bucket in buckets]
+        outlines = [outline(bucket) for bucket in buckets]
         return Recollection(
-            settings, params, idle, list(state), list(state.values()), buckets, specs
+            settings, params, idle, list(state), list(state.values()), outlines, specs
         )
 
     def again(self, optimizer: FusedOptimizer) -> list[Bucket] | None:
@@ -69,6 +70,14 @@ class Recollection:
                 return None
             buckets.append(bucket)
         return buckets
+
+
+def outline(bucket: Bucket) -> Bucket:
+    """A bucket without the tensors of one step: gradients live as long as their owner wants, not longer."""
+    masters: list[Tensor] | None = None if bucket.masters is None else []
+    result = replace(bucket, grads=[], states=[], masters=masters, table=None)
+    result.backend = bucket.backend
+    return result
 
 
 def renewed(optimizer: FusedOptimizer, old: Bucket, specs: Specs | None) -> Bucket | None:
