@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import CASES, Case, each_backend, each_case
+from ingot.backends import native
 from training import (
     assert_same,
     fit,
@@ -224,3 +225,25 @@ def test_torch_compile_around_a_training_step(case: Case) -> None:
                 run(torch.randn(6, 4))
         results.append(tensors_of(optimizer))
     assert_same(results[1], results[0])
+
+
+@each_case
+@each_backend
+def test_the_default_device_is_not_used(case: Case, backend: str) -> None:
+    """What a step makes for itself belongs where the parameters are, not where new tensors go."""
+    settings = {"max_grad_norm": 0.1, "rounding": "stochastic", "backend": backend}
+    every = make_params(dtype=torch.bfloat16), make_params(dtype=torch.bfloat16)
+    optimizers = [with_state(case, params, **settings) for params in every]
+    train(optimizers[0], every[0], 3)
+    for step in range(3):
+        give_grads(every[1], step)
+        with torch.device("meta"):
+            native._unavailable.cache_clear()
+            optimizers[1].step()
+    with torch.device("meta"):
+        saved = optimizers[1].state_dict()
+        norm = optimizers[1].clip_grad_norm_fused_(1e-3, norm_type=3)
+    assert norm.device.type == "cpu"
+    assert_same(tensors_of(optimizers[0]), tensors_of(optimizers[1]))
+    optimizers[0].load_state_dict(saved)
+    assert_same(tensors_of(optimizers[0]), tensors_of(optimizers[1]))

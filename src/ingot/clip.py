@@ -73,7 +73,7 @@ def added(values: Sequence[Tensor]) -> Tensor:
     """The sum of some 0-dim tensors; a single one, the usual case, costs no operator."""
     if len(values) == 1:
         return values[0]
-    return torch.stack(list(values)).sum() if values else torch.zeros(())
+    return torch.stack(list(values)).sum() if values else torch.zeros((), device="cpu")
 
 
 def magnitude(scale: float | Tensor) -> float | Tensor:
@@ -123,7 +123,7 @@ def total_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type
     if norm_type == 2:
         grads = {ordinal: operand(grad) for ordinal, grad in grads.items()}
         sums = list(scope_sums(optimizer, grads).values())
-        total = torch.stack(sums).sum().sqrt() if sums else torch.zeros(())
+        total = torch.stack(sums).sum().sqrt() if sums else torch.zeros((), device="cpu")
     else:
         # The magnitude of a complex number is not that of its parts.
         local = {ordinal: shards.local(grad) for ordinal, grad in grads.items()}
@@ -151,5 +151,5 @@ def other_norm(optimizer: FusedOptimizer, grads: Mapping[int, Tensor], norm_type
         return (torch.stack([norm.to(norms[0]) for norm in norms]) ** norm_type).sum()
 
     sums = list(exchange.gradient_sums(optimizer, grads, power).values())
-    total = torch.stack(sums).sum() if sums else torch.zeros(())
+    total = torch.stack(sums).sum() if sums else torch.zeros((), device="cpu")
     return total ** (1 / norm_type)

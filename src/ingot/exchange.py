@@ -62,9 +62,9 @@ def columns(block: Block, group: Any) -> slice | Tensor:
     mine = [group in groups for groups in block.groups]
     if all(mine):
         return slice(None)
-    mask = torch.tensor(mine)
+    mask = torch.tensor(mine, device="cpu")
     if block.counts is not None:
-        mask = mask.repeat_interleave(torch.tensor(block.counts))
+        mask = mask.repeat_interleave(torch.tensor(block.counts, device="cpu"))
     return mask.nonzero().reshape(-1).to(block.values.device)
 
 
@@ -88,7 +88,9 @@ class Roll:
         self.params = {i: params[i] for i in splits}
         self.splits = splits
         self.groups = [split.groups for split in splits.values()]
-        self.device = local(next(iter([*self.params.values(), *params]), torch.empty(0))).device
+        self.device = local(
+            next(iter([*self.params.values(), *params]), torch.empty(0, device="cpu"))
+        ).device
         kinds = {(p.device.type, p.dtype): p for p in self.params.values()}
         double = all(sum_dtype(param) is torch.float64 for param in kinds.values())
         self.dtype = torch.float64 if double else torch.float32

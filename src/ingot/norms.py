@@ -42,12 +42,13 @@ class Rows:
         device = params[0].device
         apart = [spec.rows and owner.ndim > 1 for owner in owners]
         self.counts = [p.shape[0] if a else 1 for p, a in zip(params, apart, strict=True)]
-        counts = torch.tensor(self.counts)
-        index = torch.arange(len(counts)).repeat_interleave(counts)
+        counts = torch.tensor(self.counts, device="cpu")
+        index = torch.arange(len(counts), device="cpu").repeat_interleave(counts)
         self.tensor_of_row = index.to(device)
         lengths = torch.tensor(
             [root_lengths(o) if a else (math.inf,) * 2 for o, a in zip(owners, apart, strict=True)],
             dtype=torch.float64,
+            device="cpu",
         )
         self.root_n = torch.cat([lengths[index, 0], lengths[:, 1]]).to(device, dtype)
         self._lay_out(dtype, len(index))

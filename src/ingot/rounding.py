@@ -80,10 +80,10 @@ class Rounding:
         """
         base = mix((self.seed & _WORD) ^ mix(self.seed >> 32))
         base = mix(base ^ mix(self.step & _WORD))
-        ordinals = torch.tensor(self.ordinals).unsqueeze(0)
-        operands = torch.arange(self.operands).unsqueeze(1)
+        ordinals = torch.tensor(self.ordinals, device="cpu").unsqueeze(0)
+        operands = torch.arange(self.operands, device="cpu").unsqueeze(1)
         keys = random_bits(ordinals * _OPERANDS + operands, base)
-        keys = keys + (torch.tensor(self.starts) & _WORD) * _GOLDEN & _WORD
+        keys = keys + (torch.tensor(self.starts, device="cpu") & _WORD) * _GOLDEN & _WORD
         listed: list[list[int]] = keys.tolist()
         return listed
 

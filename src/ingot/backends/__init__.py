@@ -104,23 +104,28 @@ def choose_for(device: torch.device | str) -> tuple[str, str]:
     raise AssertionError("the reference backend takes everything")
 
 
+def on_cpu(value: float) -> Tensor:
+    """A number of the native core as a 0-dim tensor."""
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
+
+
 def squares(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of the squares of all elements, as a 0-dim tensor on the device of the first."""
     value = NATIVE.squares(tensors) if NATIVE.unavailable() is None else None
-    return REFERENCE.squares(tensors) if value is None else torch.tensor(value, dtype=torch.float64)
+    return REFERENCE.squares(tensors) if value is None else on_cpu(value)
 
 
 def grad_squares(bucket: Bucket) -> Tensor:
     """The sum of the squares of a bucket's gradients; the native backend has them at hand already."""
     if bucket.backend is not NATIVE:
         return squares(bucket.grads)
-    return torch.tensor(NATIVE.grad_squares(bucket), dtype=torch.float64)
+    return on_cpu(NATIVE.grad_squares(bucket))
 
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """The largest magnitude, NaN if there is one, as a 0-dim tensor."""
     value = NATIVE.largest(tensors) if NATIVE.unavailable() is None else None
-    return REFERENCE.largest(tensors) if value is None else torch.tensor(value, dtype=torch.float64)
+    return REFERENCE.largest(tensors) if value is None else on_cpu(value)
 
 
 def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:

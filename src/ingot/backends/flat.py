@@ -53,7 +53,9 @@ class Round:
             self.rows = Rows(bucket, self.dtype, start, stop)
             self._cut_rows()
         if bucket.rounding is not None:
-            self.index = torch.cat([torch.arange(n) for n in self.numels]).to(self.device)
+            self.index = torch.cat([torch.arange(n, device="cpu") for n in self.numels]).to(
+                self.device
+            )
 
     def _cut_rows(self) -> None:
         """Number the pieces: which one every element belongs to, and which row every piece belongs to."""
@@ -62,12 +64,13 @@ class Round:
         for numel, count in zip(self.numels, self.rows.counts, strict=True):
             length = numel // max(count, 1)
             per_row = max(-(-length // PIECE), 1)
-            element = torch.arange(numel)
+            element = torch.arange(numel, device="cpu")
             if numel:
                 row = element // length
                 element = row * per_row + (element - row * length) // PIECE
             piece_of_element.append(element + pieces_before)
-            row_of_piece.append(torch.arange(count).repeat_interleave(per_row) + rows_before)
+            rows = torch.arange(rows_before, rows_before + count, device="cpu")
+            row_of_piece.append(rows.repeat_interleave(per_row))
             pieces_before += count * per_row
             rows_before += count
         self.piece_of_element = torch.cat(piece_of_element).to(self.device, torch.int32)
@@ -202,8 +205,8 @@ class Flat:
             return value
         if bucket.rounding is None or dtype not in HALVES:
             return value.to(dtype).to(value.dtype)
-        keys = torch.tensor(bucket.rounding.keys[operand][each.start : each.stop])
-        key = keys.repeat_interleave(torch.tensor(each.numels)).to(each.device)
+        keys = torch.tensor(bucket.rounding.keys[operand][each.start : each.stop], device="cpu")
+        key = keys.repeat_interleave(torch.tensor(each.numels, device="cpu")).to(each.device)
         return round_stochastic(value, dtype, random_bits(each.index, key))
 
 

@@ -41,9 +41,13 @@ def _unavailable() -> str | None:
         address = ctypes.cast(library.torch_parallel_for, ctypes.c_void_p).value
     except (KeyError, OSError, AttributeError) as error:
         return f"torch {torch.__version__} gives no access to its threads ({error!r})"
-    core.setup(exchange_api, address or 0, Tensor, Parameter)
     # A table of another layout than expected would show here, before it can do harm.
-    if core.squares([torch.tensor([3.0, -4.0])]) != 25.0:
+    try:
+        core.setup(exchange_api, address or 0, Tensor, Parameter)
+        understood = core.squares([torch.tensor([3.0, -4.0], device="cpu")]) == 25.0
+    except (RuntimeError, ValueError) as error:
+        return f"the compiled core does not fit torch {torch.__version__} ({error})"
+    if not understood:
         return f"the compiled core does not read the tensors of torch {torch.__version__}"
     return None
 
@@ -100,9 +104,8 @@ class Native:
 
     def first(self, bucket: Bucket) -> Tensor:
         """Advance the states; return the sums of every row, [spec.sums, rows]."""
-        sums = torch.zeros(
-            len(bucket.variant.spec.sums), core.rows(bucket.table), dtype=torch.float64
-        )
+        shape = len(bucket.variant.spec.sums), core.rows(bucket.table)
+        sums = torch.zeros(shape, dtype=torch.float64, device="cpu")
         core.first(bucket.table, bucket.scalars, float(bucket.grad_scale), sums)
         return sums
 
@@ -110,7 +113,7 @@ class Native:
         """Apply one (keep, rate) per row, or one for all rows."""
         rows = core.rows(bucket.table)
         keeps, rates = (
-            torch.as_tensor(factor, dtype=torch.float64).expand(rows).contiguous()
+            torch.as_tensor(factor, dtype=torch.float64, device="cpu").expand(rows).contiguous()
             for factor in (keep, rate)
         )
         core.second(bucket.table, bucket.scalars, float(bucket.grad_scale), keeps, rates)

@@ -161,7 +161,9 @@ class Reference:
             for each in by_device_and_dtype([t for t in tensors if t.numel()])
         ]
         return (
-            torch.stack([norm.to(norms[0]) for norm in norms]).max() if norms else torch.zeros(())
+            torch.stack([norm.to(norms[0]) for norm in norms]).max()
+            if norms
+            else torch.zeros((), device="cpu")
         )
 
     def scale_(self, tensors: Sequence[Tensor], factor: Tensor) -> None:
