@@ -33,11 +33,21 @@ def resized_with_its_gradient(param: Tensor) -> None:
     param.grad = torch.randn(7, 3)
 
 
+def expanded(param: Tensor) -> None:
+    param.data = torch.ones(1, 2).expand(5, 2)
+
+
+def overlapping(param: Tensor) -> None:
+    param.data = torch.ones(9).as_strided((5, 2), (1, 2))
+
+
 # What goes wrong, and what the message says.
 TROUBLES: list[tuple[Callable[[Tensor], None], str]] = [
     (sparse_gradient, "sparse"),
     (other_shape, r"\(7, 3\).*\(5, 2\)"),
     (same_numel_other_shape, r"\(2, 5\).*\(5, 2\)"),
+    (expanded, r"share memory.*\(5, 2\).*\(0, 1\)"),
+    (overlapping, r"share memory.*\(5, 2\).*\(1, 2\)"),
 ]
 
 

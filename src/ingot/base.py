@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.optim.optimizer import required
 
 from ingot import backends, checkpoint, clip, exchange, norms
@@ -201,6 +202,10 @@ class FusedOptimizer(torch.optim.Optimizer):
                 sharded, norms.sharded_factors(self, sharded, sums), strict=True
             ):
                 bucket.backend.second(bucket, *factors)
+        # Backends see local parts. Autograd must learn that the whole was changed, too.
+        for bucket in buckets:
+            if bucket.dtensors:
+                increment_version(bucket.owners)
 
     def all_params(self) -> list[Tensor]:
         """All parameters of all groups, in order."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ingot import backends, shards
+from ingot.layouts import refuse_overlap
 from ingot.precision import MASTER, SUPPORTED, Precision
 from ingot.recollection import Recollection
 from ingot.rounding import Rounding
@@ -49,6 +50,7 @@ class Bucket:
     rounding: Rounding | None = None  # None: to nearest
     plain: bool = True  # torch.Tensor or Parameter, not some other subclass
     sharded: bool = False
+    dtensors: bool = False  # some of the owners are
     backend: Backend = field(init=False)
     table: Any = None  # the native backend's view of these tensors, valid for this step
     memory: dict[Any, Any] = field(default_factory=dict)  # what a backend keeps between steps
@@ -114,6 +116,7 @@ def check(place: Place, param: Tensor, grad: Tensor) -> None:
             f"{place}: on {param.device}, but its gradient is on {grad.device}; "
             "the parameter was moved after backward()"
         )
+    refuse_overlap(place, param)
     shards.check(place, param, grad)
 
 
@@ -133,6 +136,7 @@ def prepared_state(
         )
     if value.device != param.device or value.dtype != dtype:
         value = value.to(device=param.device, dtype=dtype)
+    refuse_overlap(f"{place}, state {name}", value)
     if shards.is_dtensor(param) or shards.is_dtensor(value):
         shards.check(f"{place}, state {name}", param, value)
     result: Tensor = value
@@ -209,6 +213,7 @@ class Planner:
         if bucket.rounding is not None:
             bucket.rounding.add(place.ordinal, param)
         bucket.owners.append(param)
+        bucket.dtensors |= shards.is_dtensor(param)
         bucket.ordinals.append(place.ordinal)
         bucket.slots.append(slots)
         bucket.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})

@@ -1,14 +1,16 @@
-"""A job of test_matrix.py: the branches of AdamP and the guards of Lamb, taken on purpose."""
+"""A job of test_matrix.py: what needs special numbers or a graph: AdamP's branches, Lamb's guards, versions."""
 
 from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 from layouts import LAYOUTS, Layout
 from matrix import Outcome, compare, outcomes, train_both
 from torch import Tensor
 
+from cases import BACKENDS
 from ingot.optim import NpuFusedAdamP, NpuFusedLamb
 from training import give_grads, make_params
 
@@ -62,10 +64,21 @@ def lamb_guards(layout: Layout) -> None:
     assert wholes[1].abs().min() > 0
 
 
+def versions(layout: Layout) -> None:
+    """Autograd notices that a DTensor it saved was changed by a step, whatever the backend."""
+    for backend in BACKENDS:
+        (param,) = layout.params(make_params([(8, 6)]))
+        loss = (param * param).sum()
+        param.grad = param.detach().clone()
+        NpuFusedAdamP([param], backend=backend).step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 def branches(rank: int, processes: int) -> Outcome:
-    """The job: both, on every layout."""
+    """The job: all of them, on every layout."""
     return outcomes(
         (f"{check.__name__}-{name}", partial(check, Layout(name, processes)))
-        for check in (adamp_branches, lamb_guards)
+        for check in (adamp_branches, lamb_guards, versions)
         for name in LAYOUTS[processes]
     )
