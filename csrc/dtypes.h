@@ -2,6 +2,11 @@
 // Included inside an unnamed namespace. Integer arithmetic instead of F16C or AVX512-BF16 instructions: it vectorises on
 // every instruction set, gives the same bits on all of them, and does not depend on the flush-denormals mode.
 
+template <class T>
+INLINE T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+
 struct bfloat16 {
   uint16_t bits;
 };

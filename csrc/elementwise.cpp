@@ -8,7 +8,7 @@ namespace {
 
 void step_elements(Stage& stage, const Table& table, const Variant& variant, const StepScalars& scalars, Span span) {
   const Tensor& tensor = table.tensors[span.tensor];
-  const Math& math = variant.math[tensor.wide];
+  const Math& math = variant.math(tensor.wide);
   if (is_plain_bfloat16(table, tensor)) {
     variant.bfloat16.step(stored_block(tensor, span.begin), span.count, scalars);
     return;

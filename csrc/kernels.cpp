@@ -1,36 +1,14 @@
-// All loops over elements, compiled once per instruction set: INGOT_TABLE names the table this compilation fills.
+// Loops over elements that no optimizer owns, compiled once per instruction set: INGOT_TABLE names the table this compilation
+// fills, INGOT_VARIANTS_FROM the loops of optimizers (variants.cpp) that go with it.
 #include "kernels.h"
 
 #include <cstddef>
 #include <cstdint>
 
-#ifndef __NO_MATH_ERRNO__
-#if defined(__GNUC__) && !defined(__clang__)
-#error "compile with -fno-math-errno: without it g++ does not vectorise sqrt (5 times slower)"
-#endif
-#endif
-#ifdef __FAST_MATH__
-#error "compile without -ffast-math: results must be the same bits on every instruction set"
-#endif
-
-#define INLINE inline __attribute__((always_inline))
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#define NOT_VECTORISED _Pragma("clang loop vectorize(disable)")
-#define ONE_BY_ONE __attribute__((noinline))
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#define NOT_VECTORISED
-#define ONE_BY_ONE __attribute__((noinline, optimize("no-tree-vectorize")))
-#endif
+#include "flags.h"
 
 namespace ingot {
 namespace {
-
-template <class T>
-INLINE T smaller(T a, T b) {
-  return a < b ? a : b;
-}
 
 template <class F>
 struct BitsOf {
@@ -43,65 +21,25 @@ struct BitsOf<double> {
 
 #include "elements.h"
 #include "dtypes.h"
-#include "generated.h"
 #include "loop.inc"
-#include "reduce.inc"
 #include "convert.inc"
 #include "measure.inc"
 
-// What only 16-bit states or small tensors ask for is left out in double: it would never be called, or hardly ever.
-template <class V, class F>
-constexpr Math make_math() {
-  Math m = {};
-  constexpr bool kNarrow = sizeof(F) == sizeof(float);
-  if constexpr (V::kTwoPass) {
-    m.apply = apply<V, F>;
-    m.advance_and_sum = sum_rows<V, F, V::kSums, kFirst>;
-    if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, F, V::kRowSums, kAgain>;
-    if constexpr (kNarrow) {
-      m.advance = advance<V, F>;
-      m.sum = sum_rows<V, F, V::kSums, kAgain>;
-      m.advance_sum_keep = sum_rows<V, F, V::kSums, kFirstKept>;
-    }
-  } else {
-    m.step = step<V, F, F, F>;
-    if constexpr (kNarrow) {
-      m.advance = advance<V, F>;
-      m.apply = apply<V, F>;
-    }
-  }
-  return m;
+// The second pass with updates that the first one kept. They are in cache, like the parameter: nothing to prefetch.
+void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScalars&, const double* keep,
+                const double* rate) {
+  float* param = static_cast<float*>(block.param);
+  const float* update = static_cast<const float*>(block.update);
+  apply_rows<float>(
+      rows, length, keep, rate, [](int64_t) {},
+      [&](int64_t i, float k, float r) { param[i] = k * param[i] - r * update[i]; });
 }
-
-template <class V, class T>
-constexpr StoredMath make_stored_math() {
-  if constexpr (V::kTwoPass) return {nullptr, sum_rows<V, float, V::kSums, kFirst, T, T>, apply<V, float, T, T>};
-  else return {step<V, float, T, T>, nullptr, nullptr};
-}
-
-template <class V>
-constexpr Variant make_variant() {
-  Variant v = {V::kName,  V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
-               {make_math<V, float>(), make_math<V, double>()}, make_stored_math<V, bfloat16>(), nullptr, nullptr};
-  if constexpr (V::kTwoPass) {
-    v.rows = V::kRows;
-    v.sums = V::kSums;
-    v.row_sums = V::kRowSums;
-    v.score = score<V>;
-    v.finish = finish<V>;
-  }
-  return v;
-}
-
-#define MAKE_VARIANT(NAME) make_variant<NAME>(),
-constexpr Variant kVariants[] = {INGOT_VARIANTS(MAKE_VARIANT)};
 
 }  // namespace
 
 extern const Kernels INGOT_TABLE = {
     INGOT_TABLE_NAME,
-    static_cast<int>(sizeof kVariants / sizeof kVariants[0]),
-    kVariants,
+    INGOT_VARIANTS_FROM,
     {{load<float, float>, load<float, bfloat16>, load<float, float16>, load<float, double>},
      {load<double, float>, load<double, bfloat16>, load<double, float16>, load<double, double>}},
     {{store<float, float>, store<float, bfloat16>, store<float, float16>, nullptr},

@@ -1,4 +1,4 @@
-// The boundary between what is compiled once (the driver) and what is compiled for each instruction set (kernels.cpp).
+// The boundary between what is compiled once (the driver) and what is compiled for each instruction set (kernels.cpp, variants.cpp).
 #pragma once
 
 #include <cstdint>
@@ -83,11 +83,14 @@ struct Variant {
   bool direction_reads_grad;  // if not, the second pass leaves the gradient alone
   unsigned sums;              // bit k: sum k is wanted
   unsigned row_sums;          // those that finish reads of a row
-  Math math[2];               // in float, in double
+  Math narrow;                // in float
+  const Math* wide;           // in double
   StoredMath bfloat16;
   void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);
   void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep,
                  double* rate);
+
+  const Math& math(bool in_double) const { return in_double ? *wide : narrow; }
 };
 
 // Which random bits a tensor is rounded with; `index` is that of its first element in the block, row-major. If the elements
@@ -106,7 +109,6 @@ struct Streams {
 
 struct Kernels {
   const char* name;
-  int variant_count;
   const Variant* variants;
   // Between storage and the type of the math, [float, double][DType]; null where no optimizer needs it.
   void (*load[2][kDTypes])(const void* stored, void* values, int64_t count);
@@ -121,6 +123,11 @@ struct Kernels {
   void (*scale[2])(void* values, int64_t count, double factor);
   void (*floor[3][5])(const Streams&, int64_t words, uint32_t mask);
 };
+
+extern const int kVariantCount;
+extern const Math kWideMath[];
+extern const Variant kBaselineVariants[];
+extern const Variant kAvx2Variants[];
 
 extern const Kernels kBaseline;
 extern const Kernels kAvx2;

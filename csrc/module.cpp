@@ -28,7 +28,7 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
                         &states, &masters, &keys, &inner_dims)) {
     return nullptr;
   }
-  if (torch.exchange == nullptr || variant < 0 || variant >= kernels->variant_count ||
+  if (torch.exchange == nullptr || variant < 0 || variant >= kVariantCount ||
       PyList_Size(states) != kernels->variants[variant].states) {
     PyErr_SetString(PyExc_ValueError, "setup() was not called, or no such variant, or another number of states");
     return nullptr;
@@ -258,7 +258,7 @@ PyObject* isa(PyObject*, PyObject*) { return PyUnicode_FromString(kernels->name)
 // variants() -> {name: number}
 PyObject* variants(PyObject*, PyObject*) {
   PyObject* result = PyDict_New();
-  for (int i = 0; result != nullptr && i < kernels->variant_count; ++i) {
+  for (int i = 0; result != nullptr && i < kVariantCount; ++i) {
     PyObject* number = PyLong_FromLong(i);
     if (number == nullptr || PyDict_SetItemString(result, kernels->variants[i].name, number) != 0) Py_CLEAR(result);
     Py_XDECREF(number);

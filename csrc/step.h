@@ -90,7 +90,7 @@ class TwoPass {
   void for_all_units(Visit visit) const;
 
   const Tensor& tensor(int64_t index) const { return table_.tensors[index]; }
-  const Math& math(int64_t index) const { return variant_.math[tensor(index).wide]; }
+  const Math& math(int64_t index) const { return variant_.math(tensor(index).wide); }
 
   const Table& table_;
   const Kernels& kernels_;

@@ -1,0 +1,61 @@
+// The loops of every optimizer in float, compiled once per instruction set: INGOT_VARIANT_TABLE names the table this compilation
+// fills.
+#include <cstdint>
+
+#include "flags.h"
+#include "kernels.h"
+
+namespace ingot {
+namespace {
+
+#include "elements.h"
+#include "dtypes.h"
+#include "generated.h"
+#include "loop.inc"
+#include "reduce.inc"
+
+template <class V>
+constexpr Math make_math() {
+  Math m = {};
+  m.advance = advance<V, float>;
+  m.apply = apply<V, float>;
+  if constexpr (V::kTwoPass) {
+    m.advance_and_sum = sum_rows<V, float, V::kSums, kFirst>;
+    m.advance_sum_keep = sum_rows<V, float, V::kSums, kFirstKept>;
+    m.sum = sum_rows<V, float, V::kSums, kAgain>;
+    if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, float, V::kRowSums, kAgain>;
+  } else {
+    m.step = step<V, float, float, float>;
+  }
+  return m;
+}
+
+template <class V, class T>
+constexpr StoredMath make_stored_math() {
+  if constexpr (V::kTwoPass) return {nullptr, sum_rows<V, float, V::kSums, kFirst, T, T>, apply<V, float, T, T>};
+  else return {step<V, float, T, T>, nullptr, nullptr};
+}
+
+template <class V>
+constexpr Variant make_variant(int number) {
+  Variant v = {V::kName, V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
+               make_math<V>(), &kWideMath[number], make_stored_math<V, bfloat16>(), nullptr, nullptr};
+  if constexpr (V::kTwoPass) {
+    v.rows = V::kRows;
+    v.sums = V::kSums;
+    v.row_sums = V::kRowSums;
+    v.score = score<V>;
+    v.finish = finish<V>;
+  }
+  return v;
+}
+
+#define NUMBER_VARIANT(NAME) kNumber_##NAME,
+enum Number { INGOT_VARIANTS(NUMBER_VARIANT) };
+
+}  // namespace
+
+#define MAKE_VARIANT(NAME) make_variant<NAME>(kNumber_##NAME),
+extern const Variant INGOT_VARIANT_TABLE[] = {INGOT_VARIANTS(MAKE_VARIANT)};
+
+}  // namespace ingot
