@@ -1,7 +1,7 @@
 // The choice of instruction set, made once when the module is loaded.
+#include <array>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "python_tensors.h"
 
@@ -14,17 +14,17 @@ struct Choice {
 };
 
 // From the best to the one that every machine has.
-std::vector<Choice> choices() {
 #ifdef INGOT_X86
+std::array<Choice, 3> choices() {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return {{&kAvx512, avx512}, {&kAvx2, avx2}, {&kBaseline, true}};
-#else
-  return {{&kBaseline, true}};
-#endif
+  return {{{&kAvx512, avx2 && avx512}, {&kAvx2, avx2}, {&kBaseline, true}}};
 }
+#else
+std::array<Choice, 1> choices() { return {{{&kBaseline, true}}}; }
+#endif
 
 }  // namespace
 

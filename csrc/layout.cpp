@@ -50,7 +50,7 @@ void for_stretches(const View& view, int64_t begin, int64_t count, Run run) {
     return;
   }
   const int dims = static_cast<int>(view.size());
-  std::vector<int64_t> at(view.size());
+  int64_t at[kMaxDims];
   int64_t rest = begin, offset = 0;
   for (int d = dims - 1; d >= 0; --d) {
     at[d] = rest % view[d].size;

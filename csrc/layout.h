@@ -6,6 +6,8 @@
 
 namespace ingot {
 
+constexpr int kMaxDims = 64;  // of a tensor, as in torch
+
 struct Dim {
   int64_t size;
   int64_t stride;  // in elements

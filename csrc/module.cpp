@@ -47,6 +47,7 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
   TableBuilder builder(*table, true, kernels->variants[variant].rows, inner_dims);
   const std::string why = fill(*table, builder, lists);
   if (!why.empty()) return PyUnicode_FromString(why.c_str());
+  if (builder.params_overlap()) return PyUnicode_FromString("some parameters share memory");
   return PyCapsule_New(table.release(), kTableName, free_table);
 }
 
@@ -66,19 +67,22 @@ bool read_scalars(const Table& table, PyObject* scalars, double grad_scale, Step
   return PyErr_Occurred() == nullptr;
 }
 
-// Runs C++ without the interpreter lock; false with an error set.
+// Lets other Python threads run until the end of the block.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() { PyEval_RestoreThread(state_); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 template <class Work>
-bool without_lock(Work work) {
-  bool memory = true;
-  Py_BEGIN_ALLOW_THREADS;
-  try {
-    work();
-  } catch (const std::bad_alloc&) {
-    memory = false;
-  }
-  Py_END_ALLOW_THREADS;
-  if (!memory) PyErr_NoMemory();
-  return memory;
+void without_lock(Work work) {
+  const Unlocked unlocked;
+  work();
 }
 
 const Table* table_of(PyObject* capsule) { return static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
@@ -91,11 +95,10 @@ PyObject* run(PyObject*, PyObject* arguments) {
   const Table* table = table_of(capsule);
   StepScalars scalars = {};
   if (table == nullptr || !read_scalars(*table, given, grad_scale, &scalars)) return nullptr;
-  const bool done = without_lock([&] {
+  without_lock([&] {
     if (kernels->variants[table->variant].two_pass) TwoPass(*table, *kernels, scalars).run();
     else run_elementwise(*table, *kernels, scalars);
   });
-  if (!done) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -135,7 +138,7 @@ PyObject* first(PyObject*, PyObject* arguments) {
   const int64_t count = total_rows(*table);
   double* sums = doubles(out, count * sum_count(*table));
   if (sums == nullptr && PyErr_Occurred() != nullptr) return nullptr;
-  if (!without_lock([&] { TwoPass(*table, *kernels, scalars).first(sums, count); })) return nullptr;
+  without_lock([&] { TwoPass(*table, *kernels, scalars).first(sums, count); });
   Py_RETURN_NONE;
 }
 
@@ -150,15 +153,16 @@ PyObject* second(PyObject*, PyObject* arguments) {
   const double* keep = doubles(keeps, total_rows(*table));
   const double* rate = doubles(rates, total_rows(*table));
   if (PyErr_Occurred() != nullptr) return nullptr;
-  if (!without_lock([&] { TwoPass(*table, *kernels, scalars).second(keep, rate); })) return nullptr;
+  without_lock([&] { TwoPass(*table, *kernels, scalars).second(keep, rate); });
   Py_RETURN_NONE;
 }
 
 // grad_squares(table) -> float
 PyObject* grad_squares(PyObject*, PyObject* capsule) {
   const Table* table = table_of(capsule);
+  if (table == nullptr) return nullptr;
   double result = 0;
-  if (table == nullptr || !without_lock([&] { result = sum_of_squares(*table, *kernels); })) return nullptr;
+  without_lock([&] { result = sum_of_squares(*table, *kernels); });
   return PyFloat_FromDouble(result);
 }
 
@@ -167,7 +171,7 @@ PyObject* squares(PyObject*, PyObject* tensors) {
   Table table;
   double result = 0;
   if (!fill_single(table, tensors, kGrad)) return nullptr;
-  if (!without_lock([&] { result = sum_of_squares(table, *kernels); })) return nullptr;
+  without_lock([&] { result = sum_of_squares(table, *kernels); });
   return PyFloat_FromDouble(result);
 }
 
@@ -176,7 +180,7 @@ PyObject* largest(PyObject*, PyObject* tensors) {
   Table table;
   double result = 0;
   if (!fill_single(table, tensors, kGrad)) return nullptr;
-  if (!without_lock([&] { result = largest_magnitude(table, *kernels); })) return nullptr;
+  without_lock([&] { result = largest_magnitude(table, *kernels); });
   return PyFloat_FromDouble(result);
 }
 
@@ -187,7 +191,7 @@ PyObject* scale_in_place(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "Od", &tensors, &factor)) return nullptr;
   Table table;
   if (!fill_single(table, tensors, kParam)) return nullptr;
-  if (!without_lock([&] { scale(table, *kernels, factor); })) return nullptr;
+  without_lock([&] { scale(table, *kernels, factor); });
   Py_RETURN_NONE;
 }
 
@@ -223,7 +227,7 @@ PyObject* floor(PyObject*, PyObject* arguments) {
     }
   }
   const int r = static_cast<int>(read_count), w = static_cast<int>(write_count);
-  if (!without_lock([&] { touch(entries, r, w, mask, *kernels); })) return nullptr;
+  without_lock([&] { touch(entries, r, w, mask, *kernels); });
   Py_RETURN_NONE;
 }
 
@@ -234,14 +238,14 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   PyObject *capsule, *tensor_type, *parameter_type;
   unsigned long long address;
   if (!PyArg_ParseTuple(arguments, "OKOO", &capsule, &address, &tensor_type, &parameter_type)) return nullptr;
-  PyObject* is_neg = PyObject_GetAttrString(tensor_type, "is_neg");
-  if (is_neg == nullptr) return nullptr;
   const auto* api = static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
   if (api == nullptr) return nullptr;
   if (api->version.major != 1 || api->dltensor_from_py_object_no_sync == nullptr) {
     PyErr_SetString(PyExc_RuntimeError, "torch's DLPack exchange table has another version");
     return nullptr;
   }
+  PyObject* is_neg = PyObject_GetAttrString(tensor_type, "is_neg");
+  if (is_neg == nullptr) return nullptr;
   torch.exchange = api;
   parallel_for = reinterpret_cast<ParallelFor>(static_cast<uintptr_t>(address));
   Py_INCREF(tensor_type);
@@ -266,22 +270,35 @@ PyObject* variants(PyObject*, PyObject*) {
   return result;
 }
 
+// No C++ exception may pass through C.
+template <PyObject* (*method)(PyObject*, PyObject*)>
+PyObject* guarded(PyObject* self, PyObject* arguments) {
+  try {
+    return method(self, arguments);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
 PyMethodDef methods[] = {
-    {"setup", setup, METH_VARARGS, nullptr},
-    {"isa", isa, METH_NOARGS, nullptr},
-    {"variants", variants, METH_NOARGS, nullptr},
-    {"prepare", prepare, METH_VARARGS, nullptr},
-    {"run", run, METH_VARARGS, nullptr},
-    {"rows", rows, METH_O, nullptr},
-    {"first", first, METH_VARARGS, nullptr},
-    {"second", second, METH_VARARGS, nullptr},
-    {"grad_squares", grad_squares, METH_O, nullptr},
-    {"squares", squares, METH_O, nullptr},
-    {"largest", largest, METH_O, nullptr},
-    {"scale", scale_in_place, METH_VARARGS, nullptr},
-    {"identical", identical, METH_VARARGS, nullptr},
-    {"gather", gather, METH_VARARGS, nullptr},
-    {"floor", floor, METH_VARARGS, nullptr},
+    {"setup", guarded<setup>, METH_VARARGS, nullptr},
+    {"isa", guarded<isa>, METH_NOARGS, nullptr},
+    {"variants", guarded<variants>, METH_NOARGS, nullptr},
+    {"prepare", guarded<prepare>, METH_VARARGS, nullptr},
+    {"run", guarded<run>, METH_VARARGS, nullptr},
+    {"rows", guarded<rows>, METH_O, nullptr},
+    {"first", guarded<first>, METH_VARARGS, nullptr},
+    {"second", guarded<second>, METH_VARARGS, nullptr},
+    {"grad_squares", guarded<grad_squares>, METH_O, nullptr},
+    {"squares", guarded<squares>, METH_O, nullptr},
+    {"largest", guarded<largest>, METH_O, nullptr},
+    {"scale", guarded<scale_in_place>, METH_VARARGS, nullptr},
+    {"identical", guarded<identical>, METH_VARARGS, nullptr},
+    {"gather", guarded<gather>, METH_VARARGS, nullptr},
+    {"floor", guarded<floor>, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

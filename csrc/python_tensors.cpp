@@ -1,6 +1,9 @@
 // Reading tensors from Python objects.
 #include "python_tensors.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace ingot {
 
 Torch torch;
@@ -19,22 +22,31 @@ std::string take_error() {
   return result;
 }
 
+bool is_plain(PyObject* object, std::string* why) {
+  const bool plain = Py_TYPE(object) == torch.tensor || Py_TYPE(object) == torch.parameter;
+  if (!plain) *why = "it is neither a plain torch.Tensor nor a Parameter";
+  return plain;
+}
+
 // Describes one tensor; false, and why it cannot be read.
 bool describe(PyObject* object, DLTensor* out, std::string* why) {
-  if (Py_TYPE(object) != torch.tensor && Py_TYPE(object) != torch.parameter) {
-    *why = "it is neither a plain torch.Tensor nor a Parameter";
-    return false;
-  }
+  if (!is_plain(object, why)) return false;
   if (torch.exchange->dltensor_from_py_object_no_sync(object, out) == 0) return true;
   *why = take_error();
   return false;
 }
 
-// Backward of complex numbers may leave a lazily negated view; DLPack shows only the memory behind it.
+// DLPack shows only the memory behind a lazily negated view. Such a view is the imaginary part of complex numbers, so its
+// elements are not neighbours: of tensors whose elements are, only gradients are asked, for which it matters more often.
+bool may_be_negated(const DLTensor& tensor) {
+  const bool single = std::all_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size == 1; });
+  return single || !is_row_major(tensor);
+}
+
 bool is_negated(PyObject* object, std::string* why) {
   PyObject* answer = PyObject_CallFunctionObjArgs(torch.is_neg, object, nullptr);
   const bool negated = answer != Py_False;
-  if (negated) *why = answer == nullptr ? take_error() : "the gradient is a lazily negated view";
+  if (negated) *why = answer == nullptr ? take_error() : "it is a lazily negated view";
   Py_XDECREF(answer);
   return negated;
 }
@@ -45,20 +57,28 @@ std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
   PyObject* leader = lists[kParam] != nullptr ? lists[kParam] : lists[kGrad];
   const Py_ssize_t count = PyList_Size(leader);
   for (PyObject* list : lists) {
-    if (list != nullptr && PyList_Size(list) != count) return "lists of different lengths";
+    if (list != nullptr && (!PyList_Check(list) || PyList_Size(list) != count)) return "not lists of the same length";
   }
-  for (const std::vector<uint32_t>& keys : table.keys) {
-    if (!keys.empty() && static_cast<Py_ssize_t>(keys.size()) != count) return "not one key per tensor";
+  const bool keyed = std::any_of(table.keys, std::end(table.keys), [](const auto& keys) { return !keys.empty(); });
+  for (int k = 0; keyed && k < 1 + table.states; ++k) {
+    if (static_cast<Py_ssize_t>(table.keys[k].size()) != count) return "not one key per tensor and operand";
   }
+  const bool signs_matter = lists[kParam] != nullptr && lists[kGrad] != nullptr;  // not so for norms, nor to scale
   table.tensors.reserve(count);
   std::string why;
+  // Asked before any address is read: torch lets other threads run meanwhile.
+  for (Py_ssize_t i = 0; signs_matter && i < count; ++i) {
+    PyObject* grad = PyList_GetItem(lists[kGrad], i);
+    if (!is_plain(grad, &why) || is_negated(grad, &why)) return "tensor " + std::to_string(i) + ", grad: " + why;
+  }
   for (Py_ssize_t i = 0; i < count; ++i) {
     DLTensor described[kOperands];
     const DLTensor* operands[kOperands] = {};
     for (int k = 0; k < kOperands; ++k) {
       if (lists[k] == nullptr) continue;
       PyObject* object = PyList_GetItem(lists[k], i);
-      if (!describe(object, &described[k], &why) || (k == kGrad && is_negated(object, &why))) {
+      if (!describe(object, &described[k], &why) ||
+          (signs_matter && k != kGrad && may_be_negated(described[k]) && is_negated(object, &why))) {
         return "tensor " + std::to_string(i) + ": " + why;
       }
       operands[k] = &described[k];
@@ -85,7 +105,7 @@ bool fill_single(Table& table, PyObject* tensors, Operand operand) {
 bool read_keys(PyObject* keys, Table& table) {
   for (int k = 0; k < 1 + table.states; ++k) {
     PyObject* list = PyList_GetItem(keys, k);
-    if (list == nullptr) return false;
+    if (list == nullptr || PyList_Size(list) < 0) return false;
     for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
       table.keys[k].push_back(static_cast<uint32_t>(PyLong_AsUnsignedLongMask(PyList_GetItem(list, i))));
     }

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <vector>
 
+#include "float_mode.h"
 #include "table.h"
 
 namespace ingot {
@@ -20,20 +22,32 @@ constexpr int64_t kGroup = 1 << 14;       // small tensors are grouped until the
 constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task; 64 K to 256 K measure alike
 constexpr int64_t kMostTasks = 4096;      // stretches grow beyond that, to keep the list small for any model
 
-// Calls work(task) for every task. Threads take the next task when they are free: tasks may differ in size.
+// Calls work(task) for every task. Threads take the next task when they are free: tasks may differ in size. What a task throws
+// is thrown again here; the others are still done.
 template <class Work>
 void share(int64_t tasks, int64_t elements, const Work& work) {
   struct Context {
     const Work& work;
     const int64_t tasks;
+    const FloatMode mode;
     std::atomic<int64_t> next;
-  } context = {work, tasks, {0}};
+    std::atomic<bool> failed;
+    std::exception_ptr error;  // the first; written by the thread that set `failed`
+  } context = {work, tasks, FloatMode::current(), {0}, {false}, nullptr};
   const auto body = [](int64_t, int64_t, void* opaque) {
     Context& c = *static_cast<Context*>(opaque);
-    for (int64_t task; (task = c.next.fetch_add(1, std::memory_order_relaxed)) < c.tasks;) c.work(task);
+    const WithFloatMode mode(c.mode);
+    for (int64_t task; (task = c.next.fetch_add(1, std::memory_order_relaxed)) < c.tasks;) {
+      try {
+        c.work(task);
+      } catch (...) {  // must not reach torch's pool, which would drop it
+        if (!c.failed.exchange(true)) c.error = std::current_exception();
+      }
+    }
   };
   if (tasks > 1 && elements >= kWorthThreads && parallel_for != nullptr) parallel_for(0, tasks, 1, body, &context);
   body(0, 0, &context);  // all of it, or nothing is left
+  if (context.error) std::rethrow_exception(context.error);
 }
 
 // One task: a stretch of a large tensor (end > 0), or the small tensors [tensor, last).

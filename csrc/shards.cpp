@@ -1,12 +1,11 @@
 // The two passes one at a time, for sharded tensors: the sums of all processes are added in between.
 #include <algorithm>
-#include <mutex>
 
 #include "step.h"
 
 namespace ingot {
 
-// Visits every unit of every tensor with the number of the tensor's first row in the whole table.
+// Visits every unit of every tensor with its number and that of the tensor's first row in the whole table.
 template <class Visit>
 void TwoPass::for_all_units(Visit visit) const {
   struct Entry {
@@ -25,29 +24,32 @@ void TwoPass::for_all_units(Visit visit) const {
                                         [](int64_t unit, const Entry& entry) { return unit < entry.first_unit; });
     const Entry& entry = *(after - 1);
     Stage stage(table_, kernels_);
-    visit(stage, unit_of(entry.tensor, number - entry.first_unit), entry.first_row);
+    visit(stage, number, unit_of(entry.tensor, number - entry.first_unit), entry.first_row);
   });
 }
 
 void TwoPass::first(double* out, int64_t total_rows) const {
   struct Piece {
-    int64_t row, column;
+    int64_t row;
     double sums[kSums];
   };
-  std::vector<Piece> pieces;  // of rows that are split over units
-  std::mutex lock;
+  int64_t units = 0;
+  bool split = false;
+  for (int64_t i = 0; i < static_cast<int64_t>(table_.tensors.size()); ++i) {
+    split = split || (units_of(i) > 0 && unit_of(i, 0).columns < tensor(i).length);
+    units += units_of(i);
+  }
+  std::vector<Piece> pieces(split ? units : 0, Piece{-1, {}});  // by unit: of rows that are split over several
   const auto write = [&](const double* sums, int64_t stride, int64_t row) {
     for (int k = 0, line = 0; k < kSums; ++k) {
       if (variant_.sums >> k & 1u) out[line++ * total_rows + row] += sums[k * stride];
     }
   };
-  for_all_units([&](Stage& stage, const Part& unit, int64_t first_row) {
+  for_all_units([&](Stage& stage, int64_t number, const Part& unit, int64_t first_row) {
     if (unit.columns < tensor(unit.tensor).length) {
       const Partial partial = sum_unit(stage, unit, nullptr, nullptr);
-      Piece piece = {first_row + unit.row, unit.column, {}};
-      std::copy_n(partial.sums, kSums, piece.sums);
-      const std::lock_guard<std::mutex> guard(lock);
-      pieces.push_back(piece);
+      pieces[number].row = first_row + unit.row;
+      std::copy_n(partial.sums, kSums, pieces[number].sums);
       return;
     }
     for_groups(unit, [&](const Part& group) {
@@ -56,14 +58,13 @@ void TwoPass::first(double* out, int64_t total_rows) const {
       for (int64_t row = 0; row < group.rows; ++row) write(&sums.of[0][row], kTileRows, first_row + group.row + row);
     });
   });
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return a.row != b.row ? a.row < b.row : a.column < b.column;
-  });
-  for (const Piece& piece : pieces) write(piece.sums, 1, piece.row);
+  for (const Piece& piece : pieces) {
+    if (piece.row >= 0) write(piece.sums, 1, piece.row);
+  }
 }
 
 void TwoPass::second(const double* keep, const double* rate) const {
-  for_all_units([&](Stage& stage, const Part& unit, int64_t first_row) {
+  for_all_units([&](Stage& stage, int64_t, const Part& unit, int64_t first_row) {
     for_groups(unit, [&](const Part& group) {
       apply(stage, group, keep + first_row + group.row, rate + first_row + group.row, nullptr);
     });

@@ -14,6 +14,8 @@ int64_t element_count(const DLTensor& tensor) {
   return count;
 }
 
+}  // namespace
+
 bool is_row_major(const DLTensor& tensor) {
   if (tensor.strides == nullptr) return true;
   int64_t expected = 1;
@@ -22,6 +24,19 @@ bool is_row_major(const DLTensor& tensor) {
     expected *= tensor.shape[d];
   }
   return true;
+}
+
+namespace {
+
+std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor, const void* data) {
+  int64_t last = 0;
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    last += (tensor.shape[d] - 1) * (tensor.strides != nullptr ? tensor.strides[d] : expected);
+    expected *= tensor.shape[d];
+  }
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+  return {begin, begin + (last + 1) * (tensor.dtype.bits / 8)};
 }
 
 // The operand whose shape and memory order the others follow. A table of gradients alone has no parameters.
@@ -46,6 +61,7 @@ const char* check_storage(const DLTensor& tensor, DType* dtype) {
   if (tensor.device.device_type != kDLCPU) return "it is not on the CPU";
   const DLDataType type = tensor.dtype;
   if (type.lanes != 1) return "its type is not supported";
+  if (tensor.ndim > kMaxDims) return "it has more than 64 dimensions";
   if (type.code == kDLFloat && type.bits == 32) *dtype = DType::float32;
   else if (type.code == kDLFloat && type.bits == 64) *dtype = DType::float64;
   else if (type.code == kDLFloat && type.bits == 16) *dtype = DType::float16;
@@ -53,6 +69,8 @@ const char* check_storage(const DLTensor& tensor, DType* dtype) {
   else return "its type is not float32, bfloat16, float16 or float64";
   // A FakeTensor or wrapper subclass describes itself like any other, but has nothing behind it.
   if (tensor.data == nullptr && element_count(tensor) > 0) return "it has no storage";
+  const uintptr_t address = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  if (address % kItemSize[static_cast<int>(*dtype)] != 0) return "its memory is not aligned";
   return nullptr;
 }
 
@@ -99,7 +117,15 @@ std::string TableBuilder::add(const DLTensor* const* operands) {
     tensor.direct = tensor.direct && same && table_.view(tensor, k) == nullptr;
   }
   table_.tensors.push_back(tensor);
+  const Operand written = operands[kStored] != nullptr ? kStored : kParam;
+  if (operands[written] != nullptr && count > 0) extents_.push_back(extent_of(*operands[written], tensor.data[written]));
   return {};
+}
+
+bool TableBuilder::params_overlap() {
+  std::sort(extents_.begin(), extents_.end());
+  const auto touch = [](const auto& a, const auto& b) { return b.first < a.second; };
+  return std::adjacent_find(extents_.begin(), extents_.end(), touch) != extents_.end();
 }
 
 std::string TableBuilder::lay_out(Tensor& tensor, const DLTensor* const* operands) {

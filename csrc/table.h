@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlpack.h"
@@ -58,6 +59,8 @@ class TableBuilder {
 
   // `operands[k]` is null for operands that this table does not have. All but the gradient are written to.
   std::string add(const DLTensor* const* operands);
+  // After the last tensor: whether two parameters share memory. Threads would overwrite each other's updates.
+  bool params_overlap();
 
  private:
   std::string lay_out(Tensor& tensor, const DLTensor* const* operands);
@@ -65,8 +68,11 @@ class TableBuilder {
   Table& table_;
   bool one_type_;  // all tensors must have the types of the first: what a remembered plan relies on
   bool rows_;
+  std::vector<std::pair<uintptr_t, uintptr_t>> extents_;  // where each parameter begins and ends
   int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
 };
+
+bool is_row_major(const DLTensor& tensor);
 
 // Why a tensor's values cannot be read here; null if they can.
 const char* check_storage(const DLTensor& tensor, DType* dtype);

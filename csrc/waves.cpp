@@ -1,12 +1,14 @@
 // A whole step of a two-pass optimizer: which thread takes what, and what is kept between the passes.
 #include <algorithm>
+#include <memory>
+#include <new>
 
 #include "step.h"
 
 namespace ingot {
 namespace {
 
-// What is kept between the passes is bounded, whatever the model's size: tensors are handled in waves.
+// What is kept between the passes is bounded by handling tensors in waves; a tensor of 10^9 elements is one of 730 KB.
 constexpr int64_t kWaveUnits = 1024;     // partial sums: 50 KB
 constexpr int64_t kWaveElements = 1 << 21;  // 32 MB of float32 operands, which a large cache still holds in the second pass
 constexpr int64_t kKeptWave = 1 << 16;   // sums of rows: 512 KB
@@ -19,21 +21,20 @@ constexpr int64_t kKeptUpdates = 1 << 15;
 }  // namespace
 
 void TwoPass::run_small(Stage& stage, int64_t index) const {
-  // Kept by the thread: freed and taken again for every tensor, they would be new pages each time.
-  thread_local std::vector<double> row_memory;
-  thread_local std::vector<float> update_memory;
   const Tensor& t = tensor(index);
   if (t.count() == 0) return;
   double* kept = nullptr;
   float* updates = nullptr;
   const int64_t size = kept_size(index);
+  // Memory is kept by the thread: freed and taken again for every tensor, it would be new pages each time. Without it the step
+  // takes longer, that is all.
   if (size > 0 && size <= kKeptSmall) {
-    row_memory.resize(kKeptSmall);
-    kept = row_memory.data();
+    thread_local const std::unique_ptr<double[]> memory(new (std::nothrow) double[kKeptSmall]);
+    kept = memory.get();
   }
   if (t.direct && !t.wide && !table_.rounded_states && t.count() <= kKeptUpdates) {
-    update_memory.resize(kKeptUpdates);
-    updates = update_memory.data();
+    thread_local const std::unique_ptr<float[]> memory(new (std::nothrow) float[kKeptUpdates]);
+    updates = memory.get();
   }
   const Part whole = unit_of(index, 0);
   const Partial partial = sum_unit(stage, whole, kept, updates);

@@ -2,10 +2,12 @@
 
 import copy
 
+import pytest
 import torch
 from torch.nn import Parameter
 
 from cases import Case, each_backend, each_case
+from ingot.optim import NpuFusedAdamW, NpuFusedSGD
 from training import (
     assert_same,
     fit,
@@ -214,3 +216,62 @@ def test_another_backend_chosen_later_counts(case: Case) -> None:
     optimizer.backend = "reference"
     give_grads(params, 3)
     assert {bucket.backend.name for bucket in optimizer._planner.plan()} == {"reference"}
+
+
+def test_parameters_that_share_memory() -> None:
+    """Two parameters made from one tensor: both updates count, whole or in part, found out at any step."""
+    for begin in (0, 30000):
+        base = torch.ones(60000 + begin)
+        one, two = Parameter(base[:60000]), Parameter(torch.ones(60000))
+        optimizer = NpuFusedSGD([one, two], lr=0.1)
+        for step in range(6):
+            if step == 3:
+                two.data = base[begin:]
+            one.grad, two.grad = torch.ones(60000), torch.full((60000,), 2.0)
+            optimizer.step()
+        expected = torch.ones(60000 + begin)
+        expected[:60000] -= 0.6
+        expected[begin:] -= 0.6
+        torch.testing.assert_close(base, expected)
+
+
+@each_case
+def test_a_state_that_is_no_tensor(case: Case) -> None:
+    """Set to None after some steps, it starts anew; anything else is refused by name."""
+    params = make_params([(3,), (2, 2)])
+    optimizer = with_state(case, params)
+    train(optimizer, params, 3)
+    name = next(name for name in optimizer.state[params[0]] if name != "step")
+    optimizer.state[params[0]][name] = None
+    train(optimizer, params, 1, first=3)
+    assert optimizer.state[params[0]][name].shape == (3,)
+    train(optimizer, params, 2, first=4)
+    optimizer.state[params[0]][name] = "tensor"
+    with pytest.raises(RuntimeError, match=f"parameter 0 of group 0.*{name} is str"):
+        train(optimizer, params, 1, first=6)
+
+
+@each_backend
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_conjugated_gradients(backend: str, clip: float | None) -> None:
+    """Backward through conj() leaves a lazily conjugated gradient: it counts as what it stands for."""
+    params, copies = ([torch.ones(3, dtype=torch.complex64, requires_grad=True)] for _ in range(2))
+    lazy, plain = (
+        NpuFusedAdamW(p, lr=0.1, max_grad_norm=clip, backend=backend) for p in (params, copies)
+    )
+    for _ in range(3):
+        grad = torch.tensor([1 + 1j, 2 - 1j, 0.5j])
+        params[0].grad, copies[0].grad = grad.conj(), grad.conj().resolve_conj()
+        assert params[0].grad.is_conj()
+        norms = lazy.clip_grad_norm_fused_(1.0), plain.clip_grad_norm_fused_(1.0)
+        assert torch.equal(*norms)
+        lazy.step()
+        plain.step()
+    assert_same(tensors_of(lazy), tensors_of(plain))
+
+
+def test_a_conjugated_parameter_is_refused() -> None:
+    param = torch.ones(3, dtype=torch.complex64).conj().requires_grad_()
+    param.grad = torch.ones(3, dtype=torch.complex64)
+    with pytest.raises(RuntimeError, match="parameter 0 of group 0: a lazily conjugated view"):
+        NpuFusedAdamW([param]).step()

@@ -346,3 +346,21 @@ def test_an_empty_state_loads(case: Case) -> None:
     train(optimizer, params, 1)
     if case.kind.spec.counted:
         assert int(optimizer.state[params[0]]["step"]) == 1
+
+
+@each_case
+def test_step_counts_are_saved_in_float32(case: Case) -> None:
+    """Whatever the default type: a count of 1001 does not exist in bfloat16."""
+    params = make_params([(3,)])
+    optimizer = with_state(case, params)
+    train(optimizer, params, 1)
+    slots = optimizer.state[params[0]]
+    if "step" not in slots:
+        return
+    slots["step"] = 1001
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        saved = optimizer.state_dict()["state"][0]["step"]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert saved.dtype is torch.float32 and saved == 1001

@@ -160,7 +160,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             with handed_over(self, **scaler):
                 if not self._overflowed():
                     self._run(self._plan())
-        except Exception:
+        except BaseException:
             # GradScaler takes these away after a step, but not after a failed one: the next would use them again.
             if vars(self).pop("found_inf", None) is not None:
                 vars(self).pop("grad_scale", None)

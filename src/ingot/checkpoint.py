@@ -25,7 +25,10 @@ TORCH_ONLY = ("foreach", "capturable", "differentiable", "fused", "decoupled_wei
 def with_tensor_steps(state_dict: dict[str, Any]) -> dict[str, Any]:
     """Step counts as the 0-dim float32 tensors that torch.optim expects; here they are kept as integers."""
     state = {
-        key: {**slots, "step": torch.tensor(float(slots["step"]), device="cpu")}
+        key: {
+            **slots,
+            "step": torch.tensor(float(slots["step"]), dtype=torch.float32, device="cpu"),
+        }
         if "step" in slots
         else slots
         for key, slots in state_dict["state"].items()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -23,6 +26,20 @@ def overlaps_itself(tensor: Tensor) -> bool:
         return True
     offsets = torch.arange(reach + 1, device="cpu").as_strided(tensor.shape, tensor.stride())
     return int(offsets.unique().numel()) < tensor.numel()
+
+
+def share_memory(tensors: Sequence[Tensor]) -> bool:
+    """Whether one tensor begins before another ends, as two parameters made from one tensor do."""
+    extents = []
+    for tensor in tensors:
+        if tensor.numel():
+            last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+            begin = tensor.data_ptr()
+            extents.append(
+                (tensor.device.index or 0, begin, begin + (last + 1) * tensor.element_size())
+            )
+    extents.sort()
+    return any(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(extents))
 
 
 def refuse_overlap(where: object, tensor: Tensor) -> None:

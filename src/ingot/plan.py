@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from ingot import backends, shards
-from ingot.layouts import refuse_overlap
-from ingot.precision import MASTER, SUPPORTED, Precision
+from ingot.places import Place, Slots, check, places, prepared_states
+from ingot.precision import MASTER
 from ingot.recollection import Recollection
 from ingot.rounding import Rounding
 from ingot.spec import Variant
@@ -20,8 +20,6 @@ from ingot.spec import Variant
 if TYPE_CHECKING:
     from ingot.backends import Backend
     from ingot.base import FusedOptimizer
-
-Slots = dict[str, Any]  # the state of one parameter
 
 
 @dataclass(eq=False)
@@ -65,82 +63,6 @@ class Bucket:
             slots.update(fresh)
             if slots and owner not in state:
                 state[owner] = slots
-
-
-class Place(NamedTuple):
-    """Where a parameter stands in its optimizer."""
-
-    owner: str
-    group: int
-    position: int
-    ordinal: int
-    name: str | None
-
-    def __str__(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
-        return f"{self.owner}: parameter {self.position}{name} of group {self.group}"
-
-
-def places(optimizer: FusedOptimizer) -> Iterator[tuple[Place, Mapping[str, Any], Tensor]]:
-    """All parameters that have a gradient, in order."""
-    first = 0
-    for number, group in enumerate(optimizer.param_groups):
-        names = group.get("param_names")
-        for index, param in enumerate(group["params"]):
-            if param.grad is not None:
-                name = names[index] if names else None
-                place = Place(type(optimizer).__name__, number, index, first + index, name)
-                yield place, group, param
-        first += len(group["params"])
-
-
-def check(place: Place, param: Tensor, grad: Tensor) -> None:
-    """Refuse what no backend can update."""
-    if grad.layout is not torch.strided:
-        raise RuntimeError(f"{place}: {place.owner} does not support sparse gradients")
-    if param.dtype not in SUPPORTED or grad.dtype not in SUPPORTED:
-        raise RuntimeError(
-            f"{place}: parameter of {param.dtype} with a gradient of {grad.dtype}; "
-            f"supported are {', '.join(map(str, SUPPORTED))}"
-        )
-    if param.dtype.is_complex != grad.dtype.is_complex:
-        raise RuntimeError(f"{place}: a {param.dtype} parameter with a {grad.dtype} gradient")
-    if param.is_meta or grad.is_meta:
-        raise RuntimeError(f"{place}: a meta tensor has no values to update")
-    if param.shape != grad.shape:
-        raise RuntimeError(
-            f"{place}: shape {tuple(param.shape)}, but its gradient has shape {tuple(grad.shape)}"
-        )
-    if param.device != grad.device:
-        raise RuntimeError(
-            f"{place}: on {param.device}, but its gradient is on {grad.device}; "
-            "the parameter was moved after backward()"
-        )
-    refuse_overlap(place, param)
-    shards.check(place, param, grad)
-
-
-def prepared_state(
-    place: Place, name: str, param: Tensor, value: Any, dtype: torch.dtype
-) -> Tensor:
-    """The state as this step needs it: made if missing, brought to the parameter's device and type."""
-    if value is None:
-        if name == MASTER:
-            return param.detach().to(dtype)
-        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
-    if not isinstance(value, Tensor) or value.shape != param.shape:
-        was = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise RuntimeError(
-            f"{place}: shape {tuple(param.shape)}, but its state {name} is {was}; delete "
-            "optimizer.state[param] to start its state afresh"
-        )
-    if value.device != param.device or value.dtype != dtype:
-        value = value.to(device=param.device, dtype=dtype)
-    refuse_overlap(f"{place}, state {name}", value)
-    if shards.is_dtensor(param) or shards.is_dtensor(value):
-        shards.check(f"{place}, state {name}", param, value)
-    result: Tensor = value
-    return result
 
 
 class Planner:
@@ -205,7 +127,7 @@ class Planner:
             )
         bucket = buckets[key]
         bucket.params.append(operand(param))
-        bucket.grads.append(operand(grad))
+        bucket.grads.append(operand(grad.resolve_conj() if grad.is_conj() else grad))
         for tensors, name in zip(bucket.states, variant.states, strict=True):
             tensors.append(operand(states[name]))
         if bucket.masters is not None:
@@ -217,19 +139,6 @@ class Planner:
         bucket.ordinals.append(place.ordinal)
         bucket.slots.append(slots)
         bucket.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})
-
-
-def prepared_states(
-    place: Place, variant: Variant, precision: Precision, param: Tensor, slots: Slots
-) -> dict[str, Tensor]:
-    """All states of a parameter as this step needs them."""
-    wanted = {name: precision.stored(param.dtype) for name in variant.states}
-    if precision.master(param.dtype):
-        wanted[MASTER] = torch.float32
-    return {
-        name: prepared_state(place, name, param, slots.get(name), dtype)
-        for name, dtype in wanted.items()
-    }
 
 
 def next_step(variant: Variant, slots: Slots) -> tuple[int, int]:
@@ -249,6 +158,9 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def operand(tensor: Tensor) -> Tensor:
-    """What a backend gets to see of a tensor: its local part, real."""
+    """What a backend gets to see of a tensor: its local part, real. Of a conjugated view, the memory behind it."""
     tensor = shards.local(tensor)
-    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
+    if not tensor.is_complex():
+        return tensor
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)

@@ -99,7 +99,8 @@ def renewed(optimizer: FusedOptimizer, old: Bucket, specs: Specs | None) -> Buck
             return None
         params, grads, *states = lists  # type: ignore[assignment]
     wanted = [torch.float32 if n == MASTER else optimizer.precision.stored(dtype) for n in names]
-    if any(tensors[0].dtype is not want for tensors, want in zip(states, wanted, strict=True)):
+    found = [getattr(tensors[0], "dtype", None) for tensors in states]
+    if any(dtype is not want for dtype, want in zip(found, wanted, strict=True)):
         return None
     step += 1
     bucket = replace(

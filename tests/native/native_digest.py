@@ -22,7 +22,7 @@ def digest(threads: int) -> str:
     torch.set_num_threads(threads)
     total = hashlib.sha256()
     for name, dtype in itertools.product(NAMES, TYPES):
-        shapes = SHAPES if dtype is torch.float16 else [*SHAPES, *LARGE]
+        shapes = [*SHAPES, *LARGE]
         state_dtype = dtype if dtype is torch.float16 else None
         bucket = copy_bucket(random_bucket(name, shapes, dtype, state_dtype=state_dtype))
         if dtype is torch.float16:
@@ -34,9 +34,34 @@ def digest(threads: int) -> str:
             assert NATIVE.prepare(bucket) is None
             NATIVE.run(bucket)
         for tensor in itertools.chain(bucket.params, *bucket.states):
-            total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+            total.update(bits(tensor))
         total.update(repr((NATIVE.squares(bucket.grads), NATIVE.largest(bucket.grads))).encode())
+        if bucket.variant.two_pass:
+            total.update(bits(NATIVE.first(bucket)))
+    total.update(bits(flushed()))
     return total.hexdigest()
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """What a tensor holds."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def flushed() -> torch.Tensor:
+    """Second moments that are denormal numbers, in a thread that is told to flush these to zero."""
+    bucket = random_bucket("adamw", [(300000,)])
+    bucket.grads[0].fill_(1e-20)
+    if not torch.set_flush_denormal(True):
+        return torch.zeros(0)
+    try:
+        assert NATIVE.prepare(bucket) is None
+        NATIVE.run(bucket)
+    finally:
+        torch.set_flush_denormal(False)
+    assert bucket.states[1][0].count_nonzero() == 0, (
+        "denormal numbers were not flushed by every thread"
+    )
+    return bucket.states[1][0]
 
 
 if __name__ == "__main__":

@@ -67,6 +67,23 @@ def shorter(bucket: Bucket) -> None:
     bucket.grads.pop()
 
 
+def tuple_of_states(bucket: Bucket) -> None:
+    bucket.states[0] = tuple(bucket.states[0])  # type: ignore[call-overload]
+
+
+def misaligned(bucket: Bucket) -> None:
+    bucket.grads[1] = torch.frombuffer(bytearray(13), dtype=torch.float32, offset=1, count=3)
+
+
+def negated(bucket: Bucket) -> None:
+    bucket.params[1] = torch.zeros(3, dtype=torch.complex64).conj().imag
+
+
+def tied(bucket: Bucket) -> None:
+    bucket.params[2] = torch.cat([bucket.params[1], torch.zeros(1)])
+    bucket.params[1] = bucket.params[2][1:]
+
+
 def sparse(bucket: Bucket) -> None:
     bucket.grads[1] = torch.ones(3).to_sparse()
 
@@ -82,21 +99,25 @@ REFUSED: dict[Callable[[Bucket], None], str] = {
     wide_state: "float64 mixed",
     expanded: "share memory",
     overlapping: "share memory",
-    shorter: "different lengths",
+    shorter: "lists of the same length",
+    tuple_of_states: "lists of the same length",
+    misaligned: "not aligned",
+    negated: "negated",
+    tied: "some parameters share memory",
     sparse: "",
 }
 
 
 @pytest.mark.parametrize("spoil", REFUSED, ids=lambda spoil: spoil.__name__)
 def test_refused_with_a_reason(spoil: Callable[[Bucket], None]) -> None:
-    """prepare() returns the reason and leaves every tensor alone."""
+    """prepare() returns the reason and leaves the tensors alone."""
     bucket = random_bucket("adamw", [(5,), (3,), (4,)])
-    before = [param.clone() for param in bucket.params]
+    before = bucket.params[0].clone(), bucket.grads[0].clone()
     spoil(bucket)
     reason = NATIVE.prepare(bucket)
     assert isinstance(reason, str) and REFUSED[spoil] in reason and reason
     assert bucket.table is None
-    assert torch.equal(bucket.params[0], before[0]) and torch.equal(bucket.params[2], before[2])
+    assert torch.equal(bucket.params[0], before[0]) and torch.equal(bucket.grads[0], before[1])
 
 
 def test_a_spec_from_elsewhere_is_not_mistaken() -> None:
@@ -134,12 +155,40 @@ def test_negated_views() -> None:
     """A lazily negated gradient, as the backward of complex numbers leaves it, is never read with the wrong sign."""
     grad = torch.randn(10)
     bucket = make_bucket("sgd", [torch.zeros(10)], [torch._neg_view(grad)])
-    assert NATIVE.prepare(bucket) == "tensor 0: the gradient is a lazily negated view"
+    assert NATIVE.prepare(bucket) == "tensor 0, grad: it is a lazily negated view"
     param = torch.zeros(10, requires_grad=True)
     optimizer = NpuFusedSGD([param], lr=0.1)
     param.grad = torch._neg_view(grad)
     optimizer.step()
     assert torch.allclose(param.detach(), 0.1 * grad)
+
+
+def test_negated_parameters_and_states() -> None:
+    """What is behind a negated view has the other sign; such tensors are updated by another backend, in place."""
+    for backend in (None, "reference"):
+        imaginary = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
+        param, plain = imaginary.requires_grad_(), torch.ones(3, requires_grad=True)
+        optimizer = NpuFusedSGD([param, plain], lr=0.1, momentum=0.9, backend=backend)
+        for step in range(4):
+            param.grad, plain.grad = torch.ones(3), torch.ones(3)
+            if step == 2:
+                buffer = optimizer.state[plain]["momentum_buffer"]
+                optimizer.state[plain]["momentum_buffer"] = torch._neg_view(-buffer)
+            optimizer.step()
+        moved = 0.1 * (1 + 1.9 + 2.71 + 3.439)
+        torch.testing.assert_close(param.detach().resolve_neg(), torch.full((3,), -1 - moved))
+        torch.testing.assert_close(plain.detach(), torch.full((3,), 1 - moved))
+
+
+def test_keys_for_some_operands_only() -> None:
+    """Every operand that is rounded needs a key per tensor."""
+    bucket = random_bucket("adamw", [(3,)])
+    number = core.variants()["adamw"]
+    tensors = bucket.params, bucket.grads, bucket.states
+    assert (
+        core.prepare(number, *tensors, None, [[1], [], []], 0)
+        == "not one key per tensor and operand"
+    )
 
 
 def test_gathering_stops_where_a_plan_cannot_go_on() -> None:

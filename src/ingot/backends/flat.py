@@ -8,12 +8,14 @@ grow with the number of parameters. Nothing is assumed about where tensors live 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ingot.backends.reference import ANYWHERE
+from ingot.layouts import share_memory
 from ingot.norms import Factor, Rows
 from ingot.precision import HALVES, math_dtype
 from ingot.rounding import random_bits, round_stochastic
@@ -112,8 +114,14 @@ class Flat:
         return None
 
     def prepare(self, bucket: Bucket) -> str | None:
-        """It takes plain tensors."""
-        return None if bucket.plain else "a tensor subclass can only be updated one by one"
+        """It takes plain tensors, each with memory of its own: results are copied back at the end."""
+        if not bucket.plain:
+            return "a tensor subclass can only be updated one by one"
+        if share_memory(bucket.params):
+            return "some parameters share memory"
+        if any(tensor.is_neg() for tensor in chain(bucket.params, bucket.grads, *bucket.states)):
+            return "a tensor is a lazily negated view"
+        return None
 
     def run(self, bucket: Bucket) -> None:
         """Update all tensors of a bucket that is complete in this process."""

@@ -121,6 +121,8 @@ class Native:
 
     def grad_squares(self, bucket: Bucket) -> float:
         """The sum of the squares of the gradients, in double precision; after ``prepare``."""
+        if bucket.grads[0].dtype is torch.float64 and bucket.params[0].dtype is not torch.float64:
+            return core.squares(bucket.grads)  # the table would read them as float32
         return core.grad_squares(bucket.table)
 
     def identical(self, one: list[Any], two: list[Any]) -> bool:
