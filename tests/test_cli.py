@@ -1,4 +1,4 @@
-"""The command line: what `ingot info` reports, what `ingot demo` writes, and wrong usage."""
+"""The command line: what `ingot info` reports, what `ingot demo` writes, help without extras, and wrong usage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 import ingot
 from ingot import backends, optim
-from ingot.cli import COMMANDS, info, main
+from ingot.cli import COMMANDS, checks, info, main
 
 
 def ingot_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -22,11 +22,14 @@ def ingot_command(*arguments: str, cwd: Path | None = None) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
-def python_without(packages: list[str], command: str) -> subprocess.CompletedProcess[str]:
+EXTRAS = ["rich", "matplotlib", "sklearn", "numpy"]
+
+
+def python_without(packages: list[str], *command: str) -> subprocess.CompletedProcess[str]:
     """Runs a command in a Python that cannot import some packages."""
     code = (
         f"import sys\nsys.modules.update(dict.fromkeys({packages}))\n"
-        f"from ingot.cli import main\nsys.exit(main([{command!r}]))"
+        f"from ingot.cli import main\nsys.exit(main({list(command)}))"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
@@ -51,7 +54,7 @@ def test_info_json_reports_versions_backends_and_choice() -> None:
 
 
 def test_info_text_says_the_same_and_needs_none_of_the_extras() -> None:
-    done = python_without(["rich", "matplotlib", "sklearn", "numpy"], "info")
+    done = python_without(EXTRAS, "info")
     assert done.returncode == 0, done.stderr
     report = info.collect()
     assert f"ingot {ingot.__version__}, torch {torch.__version__}" in done.stdout
@@ -62,6 +65,28 @@ def test_info_text_says_the_same_and_needs_none_of_the_extras() -> None:
             assert row["reason"] in line and row["hint"] in done.stdout
     cpu = next(choice for choice in report["chosen"] if choice["device"] == "cpu")
     assert f"{cpu['backend']}: {cpu['why']}" in done.stdout
+
+
+def test_info_tells_the_instruction_set_of_the_native_core() -> None:
+    report = info.collect()
+    native = next(row for row in report["backends"] if row["name"] == "native")
+    if not native["available"]:
+        assert report["instructions"] is None
+        return
+    from ingot import _native
+
+    assert report["instructions"] == _native.isa() != ""
+    assert f"cpu, instruction set {_native.isa()}\n" in info.render(report)
+
+
+def test_info_names_the_backends_it_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert info.why("native") == "the first of the list above that can run there"
+    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
+    assert (
+        info.why("flat") == "not native: not today; the first of the list above that can run there"
+    )
+    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: None)
+    assert info.why("flat").startswith("not native: for cpu tensors only; ")
 
 
 def test_info_says_why_a_backend_is_missing_and_how_to_get_it() -> None:
@@ -77,15 +102,25 @@ def test_info_says_why_a_backend_is_missing_and_how_to_get_it() -> None:
     assert "to get it: build it\n" in text
 
 
-@pytest.mark.parametrize("arguments", [["smelt"], []], ids=["unknown", "missing"])
-def test_a_wrong_command_is_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main(["smelt"])
     assert stop.value.code == 2
     complaint = capsys.readouterr().err
-    assert all(name in complaint for name in (["smelt", *COMMANDS] if arguments else ["command"]))
+    assert all(name in complaint for name in ["smelt", *COMMANDS])
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"ingot {ingot.__version__}\n"
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,19 +131,52 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in text for name in COMMANDS)
 
 
-def test_demo_without_its_extra_says_what_to_install() -> None:
-    done = python_without(["sklearn"], "demo")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_needs_none_of_the_extras(command: str) -> None:
+    done = python_without(EXTRAS, command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: ingot {command}")
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "packages"),
+    [
+        ("demo", "sklearn", "matplotlib rich scikit-learn"),
+        ("demo", "rich", "matplotlib rich scikit-learn"),
+        ("bench", "rich", "matplotlib numpy rich"),
+        ("bench", "matplotlib", "matplotlib numpy rich"),
+    ],
+)
+def test_a_command_without_its_packages_says_what_to_install(
+    command: str, missing: str, packages: str
+) -> None:
+    done = python_without([missing], command)
     assert done.returncode == 1
-    assert "pip install 'ingot[demo]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    name = checks.PACKAGES[command][missing]
+    wanted = f"ingot {command} needs {name}, which is not installed: pip install {packages}\n"
+    assert done.stderr == wanted
 
 
-def test_demo_refuses_an_unknown_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["demo", "--backend", "abacus"])
-    assert stop.value.code == 2
-    complaint = capsys.readouterr().err
-    assert "abacus" in complaint and "reference" in complaint
+def test_the_named_packages_are_those_of_the_extras() -> None:
+    tables = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    for command, packages in checks.PACKAGES.items():
+        line = re.search(rf"^{command} = \[(.*)\]$", tables, re.MULTILINE)
+        assert line is not None
+        assert re.findall(r'"([\w-]+)', line[1]) == list(packages.values())
+        assert all(name in COMMANDS[command] for name in packages.values())
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+def test_a_backend_that_cannot_run_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
+    for name, reason in (("abacus", "'reference'"), ("native", "not today")):
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--backend", name])
+        assert stop.value.code == 2
+        complaint = capsys.readouterr().err
+        assert f"argument --backend: backend={name!r}" in complaint and reason in complaint
 
 
 def test_quick_demo_prints_the_table_and_writes_the_picture(tmp_path: Path) -> None:

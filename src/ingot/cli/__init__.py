@@ -6,17 +6,19 @@ import argparse
 from collections.abc import Sequence
 from importlib import import_module
 
-# Each is a module of this package with a `main(arguments: list[str]) -> int`, imported only when
-# it is asked for: `ingot info` must work where matplotlib or scikit-learn are not installed.
+import ingot
+
+# Each is a module of this package with a `main(arguments: list[str]) -> int`, imported only when it is asked
+# for. None imports more than torch before its command line is read: `--help` and `ingot info` work without the rest.
 COMMANDS = {
     "info": "versions, backends, and which backend is chosen for which device",
-    "demo": "train one small network with every optimizer; needs ingot[demo]",
-    "bench": "time the optimizers against other implementations; needs ingot[bench]",
+    "demo": "train one small network with every optimizer; needs matplotlib, rich, scikit-learn",
+    "bench": "time the optimizers against other implementations; needs matplotlib, numpy, rich",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand.
+    """Runs one subcommand; without one, prints the help.
 
     Args:
         argv: the command line without the program's name; None takes it from the process.
@@ -30,9 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="\n".join(f"  {name:<6} {text}" for name, text in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=list(COMMANDS), metavar="command", help="see below")
+    parser.add_argument("--version", action="version", version=f"ingot {ingot.__version__}")
+    parser.add_argument(
+        "command", nargs="?", choices=list(COMMANDS), metavar="command", help="see below"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="command --help lists them")
     chosen = parser.parse_args(argv)
+    if chosen.command is None:
+        parser.print_help()
+        return 0
     command = import_module(f"ingot.cli.{chosen.command}")
     status: int = command.main(chosen.arguments)
     return status

@@ -12,7 +12,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
-    from ingot.cli.demo import Run
+    from ingot.cli.demo_train import Run
 
 # Colour, dashes and width, in the order of the legend. A torch.optim run is a broad pale band under
 # the fused run it pairs with: where the two agree, a thin line runs in the middle of the band.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ def collect() -> dict[str, Any]:
     """Everything the report says, as plain data."""
     chosen = []
     for device in devices():
-        name, why = backends.choose_for(device)
-        chosen.append({"device": device.type, "backend": name, "why": why})
+        name, _ = backends.choose_for(device)
+        chosen.append({"device": device.type, "backend": name, "why": why(name)})
     return {
         "versions": {
             "ingot": ingot.__version__,
@@ -37,6 +38,7 @@ def collect() -> dict[str, Any]:
         },
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
+        "instructions": instructions(),
         "backends": [backend._asdict() for backend in backends.describe()],
         "chosen": chosen,
     }
@@ -46,6 +48,25 @@ def devices() -> list[torch.device]:
     """The kinds of device this process can use: the CPU, and the accelerator if there is one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
+
+
+def why(chosen: str) -> str:
+    """Why a backend is taken, in words that fit below the list of backends."""
+    earlier = takewhile(lambda backend: backend.name != chosen, backends.describe())
+    skipped = [
+        f"not {backend.name}: {backend.reason or f'for {backend.devices} tensors only'}"
+        for backend in earlier
+    ]
+    return "; ".join([*skipped, "the first of the list above that can run there"])
+
+
+def instructions() -> str | None:
+    """The instruction set that the native core uses on this processor; None without the core."""
+    if backends.NATIVE.unavailable() is not None:
+        return None
+    from ingot import _native
+
+    return _native.isa()
 
 
 def render(report: dict[str, Any]) -> str:
@@ -59,7 +80,11 @@ def render(report: dict[str, Any]) -> str:
     ]
     for backend in report["backends"]:
         if backend["available"]:
-            lines.append(f"  {backend['name']:<10} yes  {backend['devices']}")
+            # Only the native core is compiled for one kind of processor.
+            used = (
+                f", instruction set {report['instructions']}" if backend["name"] == "native" else ""
+            )
+            lines.append(f"  {backend['name']:<10} yes  {backend['devices']}{used}")
         else:
             lines.append(f"  {backend['name']:<10} no   {backend['devices']}: {backend['reason']}")
             lines.append(f"{'':18}to get it: {backend['hint']}")

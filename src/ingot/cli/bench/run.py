@@ -1,0 +1,115 @@
+"""The work of `ingot bench`: all parts one after the other, then the files and the tables."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from ingot import backends
+from ingot.cli.bench import machine
+from ingot.cli.bench.parts import Settings, fits, run_clip, run_precision, run_race
+from ingot.cli.bench.picture import draw_race, draw_scaling
+from ingot.cli.bench.quiet import QUIET
+from ingot.cli.bench.records import Row, write_csv
+from ingot.cli.bench.scaling import run_scaling
+from ingot.cli.bench.shapes import SHAPES
+from ingot.cli.bench.show import Show, tables
+
+# Operands alive at once: parameter, gradient, a copy of the gradient, the states of every contestant, the
+# floor's tensors, and what a foreach implementation allocates in between.
+RACE_OPERANDS = 22
+INTERRUPTED = 130  # what a shell reports for Ctrl-C
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Measures and reports; after Ctrl-C reports what was finished."""
+    torch.set_num_threads(chosen.threads)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    backend = chosen.backend or backends.choose_for("cpu")[0]
+    circumstances = {**machine.describe(), "backend": backend}
+    console.print(", ".join(f"{k} {v}" for k, v in circumstances.items() if v), highlight=False)
+    show = Show(console, stages(chosen))
+    rows: list[Row] = []
+    status = 0
+    try:
+        with show:
+            for row in measure(chosen, show):
+                rows.append(row)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        if not rows:
+            console.print("Interrupted before the first race was over: nothing is written.")
+            return status
+    report(chosen.out, rows, circumstances, show)
+    if status:
+        console.print("Interrupted: only the races that were finished are written.")
+    return status
+
+
+def stages(chosen: argparse.Namespace) -> int:
+    """How many races there are to run."""
+    return (
+        ("race" in chosen.parts) * len(chosen.shapes) * len(chosen.optimizers)
+        + ("precision" in chosen.parts) * len(chosen.optimizers)
+        + ("clip" in chosen.parts) * 2
+        + ("scaling" in chosen.parts) * 2
+    )
+
+
+def report(out: Path, rows: list[Row], circumstances: dict[str, str], show: Show) -> None:
+    """Writes the files and prints the tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(out / "bench.csv", rows, circumstances)
+    pictures = (
+        draw_race(rows, circumstances, out / "race.png"),
+        draw_scaling(rows, circumstances, out / "scaling.png"),
+    )
+    for table in tables(rows):
+        show.console.print()
+        show.console.print(table)
+    lines = [f"Not taking part: {name}: {reason}" for name, reason in show.notes.items()]
+    busy = max((row.others_cpu or 0.0 for row in rows), default=0.0)
+    if busy > QUIET:
+        lines.append(
+            f"Others used up to {busy:.0%} of the machine meanwhile: these times are rough."
+        )
+    written = [out / "bench.csv", *(path for path in pictures if path is not None)]
+    lines.append(f"Written: {', '.join(map(str, written))}")
+    for line in lines:
+        show.console.print(line, markup=False, highlight=False)
+
+
+def measure(chosen: argparse.Namespace, show: Show) -> Iterator[Row]:
+    """All parts that were asked for, one after the other; a row comes out when its race is over."""
+    deadline = time.monotonic() + 60 * chosen.minutes
+    settings = Settings(
+        chosen.rounds,
+        chosen.seconds,
+        chosen.backend,
+        deadline,
+        frozenset(chosen.without.split(",")),
+        chosen.patience,
+    )
+    lists = [SHAPES[name] for name in chosen.shapes]
+    if "race" in chosen.parts:
+        for shapes in lists:
+            reason = fits(shapes, RACE_OPERANDS)
+            if reason is not None:
+                show.missing(shapes.title, reason)
+                continue
+            yield from run_race(shapes, chosen.optimizers, settings, show)
+    # The other comparisons are about large models: on the largest list there is.
+    largest = max(lists, key=lambda shapes: shapes.parameters)
+    if "precision" in chosen.parts:
+        yield from run_precision(largest, chosen.optimizers, settings, show)
+    if "clip" in chosen.parts:
+        yield from run_clip(largest, settings, show)
+    if "scaling" in chosen.parts:
+        yield from run_scaling(chosen.optimizers, settings, show, chosen.quick)
