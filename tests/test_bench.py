@@ -6,12 +6,14 @@ import csv
 import io
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
-from ingot.cli.bench import parse, parts, peers, quiet, scaling
+from ingot.cli.bench import PARTS, main, parse, parts, peers, quiet, scaling
 from ingot.cli.bench.measure import Entry, Workload, enough, race
 from ingot.cli.bench.records import FLOOR, Row, compare
 from ingot.cli.bench.shapes import SHAPES, tiny
@@ -218,6 +220,68 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--shapes", "bert-base,gpt"])
     assert "gpt: choose from bert-base" in capsys.readouterr().err
     assert parse(["--quick"]).shapes == ("resnet-50", "lora", "small")
+
+
+def test_narrowing_the_race_leaves_out_the_other_parts() -> None:
+    assert parse([]).parts == parse(["--quick"]).parts == PARTS
+    assert parse(["--shapes", "lora,small"]).parts == ("race",)
+    assert parse(["--optimizers", "lamb"]).parts == ("race",)
+    asked = parse(["--shapes", "lora", "--optimizers", "lamb", "--parts", "precision,clip"])
+    assert asked.parts == ("precision", "clip")
+
+
+QUICK = ["--shapes", "small,tiny", "--optimizers", "adamw,sgd", "--rounds", "1"]
+
+
+@pytest.mark.parametrize("finished", [3, 0])
+def test_an_interrupted_run_keeps_what_was_finished(
+    finished: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ctrl-C in a race: those before it are written, this one is not."""
+    run_field, races = parts.run_field, []
+
+    def interrupted(*arguments: Any) -> list[Row]:
+        races.append(arguments)
+        if len(races) > finished:
+            raise KeyboardInterrupt
+        return run_field(*arguments)
+
+    monkeypatch.setattr(parts, "run_field", interrupted)
+    threads = str(torch.get_num_threads())
+    arguments = [*QUICK, "--threads", threads, "--without", "deepspeed", "--out", str(tmp_path)]
+    assert main(arguments) == 130
+    said = capsys.readouterr().out
+    assert "Interrupted" in said
+    if not finished:
+        assert "nothing is written" in said and not list(tmp_path.iterdir())
+        return
+    assert "only the races that were finished are written" in said
+    assert "SGD momentum: ms, best / median" in said, "the tables"
+    with (tmp_path / "bench.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    ran = list(dict.fromkeys((row["shapes"], row["optimizer"]) for row in rows))
+    assert ran == [("small", "adamw"), ("small", "sgd"), ("tiny", "adamw")]
+    assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_result_says_who_is_faster() -> None:
+    show = make_show()
+    rows = [some_row("ingot", 2.0, 4.0, ours=True), some_row("torch fused", 5.0, 9.0)]
+    compare(rows, target=None)
+    show.result(rows)
+    said = show.console.file.getvalue()  # type: ignore[attr-defined]
+    assert "(2.50 times as fast as torch fused)" in said
+
+
+def test_bad_numbers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--rounds", "--threads"):
+        with pytest.raises(SystemExit) as stop:
+            parse([option, "0"])
+        assert stop.value.code == 2
+        assert f"{option} must be at least 1" in capsys.readouterr().err
 
 
 def test_one_scaled_step_does_what_three_calls_do() -> None:

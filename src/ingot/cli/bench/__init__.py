@@ -14,7 +14,7 @@ PARTS = ("race", "precision", "clip", "scaling")
 CHOICE = (
     "race: the optimizers against other implementations. precision: bfloat16 against float32, on the largest of "
     "the shapes. clip: unscaling and clipping with AdamW, on the same. scaling: how the cost grows. "
-    "Without --parts all four run."
+    "Without --parts all four run; with --shapes or --optimizers only the races asked for."
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 
@@ -39,12 +39,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="default %(default)s")
     chosen = parser.parse_args(arguments)
+    narrowed = chosen.shapes is not None or chosen.optimizers is not None
     quick_shapes = tuple(name for name in DEFAULT if name != "bert-base")
     chosen.shapes = pick(
         parser, chosen.shapes, tuple(SHAPES), quick_shapes if chosen.quick else DEFAULT
     )
     chosen.optimizers = pick(parser, chosen.optimizers, tuple(TITLES), tuple(TITLES))
-    chosen.parts = pick(parser, chosen.parts, PARTS, PARTS)
+    chosen.parts = pick(parser, chosen.parts, PARTS, ("race",) if narrowed else PARTS)
     if chosen.quick:
         chosen.seconds = min(chosen.seconds, 2.0)
     if chosen.rounds is not None and chosen.rounds < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +70,8 @@ def enter(
 
 def run_race(
     shapes: ShapeList, optimizers: Sequence[str], settings: Settings, show: Show
-) -> list[Row]:
+) -> Iterator[Row]:
     """Every optimizer on one shape list, against every peer and the floor."""
-    rows: list[Row] = []
     workload = Workload(shapes.shapes())
     for optimizer in optimizers:
         refill = optimizer in peers.WRITES_GRADS
@@ -95,8 +94,7 @@ def run_race(
         else:
             show.missing(FLOOR, reason)
         target = RATIOS[optimizer].get(shapes.key)
-        rows += run_field(field, shapes, optimizer, "race", target, settings, show)
-    return rows
+        yield from run_field(field, shapes, optimizer, "race", target, settings, show)
 
 
 def run_field(
@@ -125,9 +123,8 @@ def run_field(
 
 def run_precision(
     shapes: ShapeList, optimizers: Sequence[str], settings: Settings, show: Show
-) -> list[Row]:
+) -> Iterator[Row]:
     """bfloat16 parameters and gradients with float32 states, against float32 throughout."""
-    rows: list[Row] = []
     full = Workload(shapes.shapes())
     half = Workload(shapes.shapes(), torch.bfloat16)
     target = PRECISION_RATIO if shapes.key == LARGE else None
@@ -143,11 +140,10 @@ def run_precision(
             field.append((who, entry))
         found = run_field(field, shapes, optimizer, "precision", target, settings, show)
         found[0].dtype = "bfloat16"
-        rows += found
-    return rows
+        yield from found
 
 
-def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> list[Row]:
+def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> Iterator[Row]:
     """Unscale, clip and step: torch's three calls against one; and clipping alone."""
     workload = Workload(shapes.shapes())
     workload.keep_grads(SCALE)
@@ -170,7 +166,7 @@ def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> list[Row]:
         (one, Entry(one.name, ours_step, workload.refill)),
         (three, Entry(three.name, torch_step, workload.refill)),
     ]
-    rows = run_field(together, shapes, "adamw", "clip", target, settings, show)
+    yield from run_field(together, shapes, "adamw", "clip", target, settings, show)
 
     show.stage(f"{shapes.title}: clipping alone")
     fused: Any = our_optimizer
@@ -180,7 +176,7 @@ def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> list[Row]:
         (mine, Entry(mine.name, lambda: fused.clip_grad_norm_fused_(1.0), workload.refill)),
         (theirs, Entry(theirs.name, clip, workload.refill)),
     ]
-    return rows + run_field(alone, shapes, "clip_grad_norm_", "clip", None, settings, show)
+    yield from run_field(alone, shapes, "clip_grad_norm_", "clip", None, settings, show)
 
 
 def scaled(

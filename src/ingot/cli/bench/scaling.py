@@ -39,9 +39,8 @@ def ladders(quick: bool) -> list[tuple[str, list[ShapeList]]]:
 
 def run_scaling(
     optimizers: Sequence[str], settings: Settings, show: Show, quick: bool
-) -> list[Row]:
+) -> Iterator[Row]:
     """Our optimizers on shape lists that grow, each alone: nothing is compared here."""
-    rows: list[Row] = []
     for part, ladder in ladders(quick):
         show.stage(f"Growth with the number of {part}")
         for shapes in ladder:
@@ -50,22 +49,19 @@ def run_scaling(
             if reason is not None:
                 show.missing(f"{shapes.title} and larger", reason)
                 break
-            rows += run_rung(shapes, part, optimizers, settings, show)
-    return rows
+            yield from run_rung(shapes, part, optimizers, settings, show)
 
 
 def run_rung(
     shapes: ShapeList, part: str, optimizers: Sequence[str], settings: Settings, show: Show
-) -> list[Row]:
+) -> Iterator[Row]:
     """All optimizers on one size."""
-    rows = []
     workload = Workload(shapes.shapes())
     for optimizer in optimizers:
         contestant = peers.ours(optimizer, settings.backend)
         entry = enter(contestant, workload, show)
         assert entry is not None
         rounds = race([entry], rounds=settings.rounds, seconds=SECONDS, tick=show.tick)
-        rows.append(row_of(entry, contestant, shapes, optimizer, part, rounds))
+        yield row_of(entry, contestant, shapes, optimizer, part, rounds)
         del entry  # its states, before the next one's are made
         gc.collect()
-    return rows

@@ -84,7 +84,7 @@ class Show:
         for row in sorted(rows, key=lambda row: row.best_ms):
             text = f"    {row.best_ms:10.3f} ms best {row.median_ms:10.3f} median  {row.contestant}"
             if row.peer_ratio is not None:
-                text += f"   ({row.peer_ratio:.2f} times {row.peer})"
+                text += f"   ({row.peer_ratio:.2f} times as fast as {row.peer})"
             self.console.print(text, markup=False)
 
 
