@@ -1,5 +1,6 @@
 """Ingot: fused optimizers for PyTorch that run on every device."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["NpuFusedAdamP", "NpuFusedAdamW", "NpuFusedBertAdam", "NpuFusedLamb",
 def __getattr__(name: str) -> Any:
     # Lazy, so that torch's backend autoloading can import ingot.npusim while torch itself is being imported.
     if name in __all__:
-        from ingot import optim
-
-        return getattr(optim, name)
+        return getattr(import_module("ingot.optim"), name)
+    if name in ("base", "optim"):
+        return import_module(f"ingot.{name}")
     raise AttributeError(f"module 'ingot' has no attribute {name!r}")

@@ -113,7 +113,8 @@ class NpuFusedAdamP(FusedOptimizer):
         wd_ratio: factor of the weight decay where the update was projected (default 0.1).
         nesterov: Nesterov momentum (default False).
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
-        **common: the keyword-only options of every optimizer, see :class:`ingot.base.FusedOptimizer`.
+        **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

@@ -77,7 +77,8 @@ class NpuFusedAdamW(FusedOptimizer):
         eps: added to the denominator (default 1e-8).
         weight_decay: decoupled weight decay (default 1e-2).
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
-        **common: the keyword-only options of every optimizer, see :class:`ingot.base.FusedOptimizer`.
+        **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

@@ -99,23 +99,27 @@ class NpuFusedBertAdam(FusedOptimizer):
         f(x) = x / warmup while x < warmup, then
                warmup_linear: max((x - 1) / (warmup - 1), 0)     warmup_constant: 1
                warmup_cosine: (1 + cos(pi * x)) / 2              warmup_poly: sqrt(max(1 - x, 0))
+        f(x) = 1 without t_total: the rate is constant, warmup and schedule have no effect
 
     Args:
         params: parameters, named parameters, or parameter groups.
         lr: learning rate, a float or a 0-dim tensor (default 1e-3).
-        warmup: share of ``t_total`` that warms up, in [0, 1); -1 for none (default -1).
-        t_total: number of steps of the schedule; -1 for a constant rate (default -1).
-        schedule: 'warmup_linear', 'warmup_constant', 'warmup_cosine' or 'warmup_poly'.
+        warmup: share of ``t_total`` that warms up, in [0, 1); -1 for none (default -1). Has no effect
+            without ``t_total``.
+        t_total: number of steps of the schedule (default -1: none, the rate is constant).
+        schedule: 'warmup_linear' (the default), 'warmup_constant', 'warmup_cosine' or 'warmup_poly'. Has no
+            effect without ``t_total``.
         b1: decay rate of the average, in [0, 1) (default 0.9).
         b2: decay rate of the average of squares, in [0, 1) (default 0.999).
         e: added to the denominator (default 1e-6).
         weight_decay: weight decay, inside the update (default 0.01).
-        max_grad_norm: clip gradients to this norm; -1 for no clipping (default 1.0).
+        max_grad_norm: clip gradients to this norm; a number, -1 for no clipping (default 1.0).
         betas: another spelling of ``(b1, b2)``.
         eps: another spelling of ``e``.
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         clip_scope: 'group' (one norm per parameter group and dtype) or 'global' (one for everything).
-        **common: the keyword-only options of every optimizer, see :class:`ingot.base.FusedOptimizer`.
+        **common: ``maximize``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

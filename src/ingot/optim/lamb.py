@@ -76,13 +76,14 @@ def clips(group: Group) -> tuple[Clip, ...]:
 
 
 class NpuFusedLamb(FusedOptimizer):
-    """LAMB with a clamped weight norm and no bias correction, as torch_npu computes it.
+    """LAMB with a clamped weight norm; by default without bias correction, as torch_npu computes it.
 
     ::
 
         exp_avg    = beta1 * exp_avg + (1 - beta1) * grad
         exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad^2
         update     = exp_avg / (sqrt(exp_avg_sq) + eps) + weight_decay * param
+                     bias_correction: with exp_avg / (1 - beta1^t) and exp_avg_sq / (1 - beta2^t) above
         ratio      = min(|param|, max_weight_norm) / |update|          (1 where either is 0, or adam)
         param      = param - lr * ratio * update
 
@@ -96,7 +97,8 @@ class NpuFusedLamb(FusedOptimizer):
         use_global_grad_norm: divide all gradients by their common norm if it is above 1 (default False).
         bias_correction: correct the averages for their start at zero, as the paper does (default False).
         max_weight_norm: upper limit of the weight norm, None for no limit (default 10).
-        **common: the keyword-only options of every optimizer, see :class:`ingot.base.FusedOptimizer`.
+        **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

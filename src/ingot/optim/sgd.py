@@ -74,7 +74,8 @@ class NpuFusedSGD(FusedOptimizer):
         dampening: weight taken off the gradient (default 0).
         weight_decay: L2 penalty (default 0).
         nesterov: Nesterov momentum; needs momentum > 0 and dampening 0 (default False).
-        **common: the keyword-only options of every optimizer, see :class:`ingot.base.FusedOptimizer`.
+        **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch
