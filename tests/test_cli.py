@@ -80,13 +80,13 @@ def test_info_tells_the_instruction_set_of_the_native_core() -> None:
 
 
 def test_info_names_the_backends_it_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert info.why("native") == "the first of the list above that can run there"
+    first = "the first of the list above that runs on"
+    assert info.why("native", torch.device("cpu")) == f"{first} cpu"
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
-    assert (
-        info.why("flat") == "not native: not today; the first of the list above that can run there"
-    )
+    assert info.why("flat", torch.device("cpu")) == f"not native: not today; {first} cpu"
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: None)
-    assert info.why("flat").startswith("not native: for cpu tensors only; ")
+    skipped = "not native: for cpu tensors only"
+    assert info.why("flat", torch.device("mps")) == f"{skipped}; {first} mps"
 
 
 def test_info_says_why_a_backend_is_missing_and_how_to_get_it() -> None:

@@ -12,6 +12,7 @@ import torch
 
 import ingot
 from ingot import backends
+from ingot.backends.native import NATIVE
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +30,7 @@ def collect() -> dict[str, Any]:
     chosen = []
     for device in devices():
         name, _ = backends.choose_for(device)
-        chosen.append({"device": device.type, "backend": name, "why": why(name)})
+        chosen.append({"device": device.type, "backend": name, "why": why(name, device)})
     return {
         "versions": {
             "ingot": ingot.__version__,
@@ -50,19 +51,19 @@ def devices() -> list[torch.device]:
     return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
 
 
-def why(chosen: str) -> str:
+def why(chosen: str, device: torch.device) -> str:
     """Why a backend is taken, in words that fit below the list of backends."""
     earlier = takewhile(lambda backend: backend.name != chosen, backends.describe())
     skipped = [
         f"not {backend.name}: {backend.reason or f'for {backend.devices} tensors only'}"
         for backend in earlier
     ]
-    return "; ".join([*skipped, "the first of the list above that can run there"])
+    return "; ".join([*skipped, f"the first of the list above that runs on {device.type}"])
 
 
 def instructions() -> str | None:
     """The instruction set that the native core uses on this processor; None without the core."""
-    if backends.NATIVE.unavailable() is not None:
+    if NATIVE.unavailable() is not None:
         return None
     from ingot import _native
 
