@@ -28,7 +28,7 @@ headline = @printf '\n== %s\n' "$(1)"
 .PHONY: help demo test bench docs lint asan big setup peers clean
 
 help:
-	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (under a minute)'
+	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
 	@echo 'make test        lint, format, types, the test suite, the documentation examples'
 	@echo 'make bench       time the optimizers against other implementations (up to 15 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
@@ -89,7 +89,7 @@ $(bin)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No venv module? On Debian: apt install python3-venv"; exit 1; }
 
 $(torch_stamp): $(bin)/python
-	$(call headline,Installing $(TORCH) (some 200 MB, once))
+	$(call headline,Installing $(TORCH) (once; 200 MB for a CPU build, several GB with CUDA))
 	@$(pip) $(TORCH)
 	@rm -f $(VENV)/.stamp-torch*
 	@touch $@
