@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -265,6 +266,19 @@ def test_an_interrupted_run_keeps_what_was_finished(
     ran = list(dict.fromkeys((row["shapes"], row["optimizer"]) for row in rows))
     assert ran == [("small", "adamw"), ("small", "sgd"), ("tiny", "adamw")]
     assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_is_what_the_generator_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parent.parent
+    page = root / "docs" / "benchmarks.md"
+    names = runpy.run_path(str(root / "benchmarks" / "summarize.py"))
+    copy = tmp_path / page.name
+    copy.write_bytes(page.read_bytes())
+    monkeypatch.setitem(names["main"].__globals__, "PAGE", copy)
+    names["main"]()
+    assert copy.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
 def test_a_result_says_who_is_faster() -> None:
