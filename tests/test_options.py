@@ -87,6 +87,20 @@ def test_no_option_of_torch_is_quietly_ignored(case: Case, option: str) -> None:
         case.make(make_params(), **{option: True})
 
 
+@each_case
+def test_own_keys_of_a_group_are_kept_and_not_used(case: Case) -> None:
+    ours, plain = make_params(), make_params()
+    optimizer = case.make([{"params": ours, "name": "head", "momentun": 0.9}])
+    other = case.make(plain)
+    for params, each in ((ours, optimizer), (plain, other)):
+        train(each, params, 3)
+    assert_same(tensors_of(optimizer), tensors_of(other))
+    loaded = case.make(make_params())
+    loaded.load_state_dict(optimizer.state_dict())
+    assert loaded.param_groups[0]["name"] == "head"
+    assert loaded.param_groups[0]["momentun"] == 0.9
+
+
 def names_everything(bad: Bad, error: Exception) -> None:
     """The message has the option and the value that is wrong, and says what is allowed."""
     text = str(error)
