@@ -291,6 +291,16 @@ def test_grad_norm_is_none_where_nothing_is_clipped(case: Case, backend: str) ->
     assert optimizer.grad_norm is None
 
 
+@each_case
+def test_a_saved_limit_wins_over_the_constructors(case: Case) -> None:
+    none = -1 if case.name == "bert_adam" else None
+    for saved, given in ((0.5, 9.0), (none, 9.0), (0.5, none)):
+        state = case.make(make_params(), max_grad_norm=saved).state_dict()
+        optimizer = case.make(make_params(), max_grad_norm=given)
+        optimizer.load_state_dict(state)
+        assert optimizer.param_groups[0]["max_grad_norm"] == saved
+
+
 @each_backend
 @each_case
 def test_clipping_with_maximize(case: Case, backend: str) -> None:
