@@ -77,7 +77,7 @@ class Writer:
         declared = self.optimizer.advance
         body, names = self._body(declared)
         results = [f"state[{self.states.index(n)}]" if n in self.states else None for n in names]
-        text = [*body.statements(declared.function.body, results)]
+        text = body.function(declared.function, results)
         yield from origin(declared)
         yield "  template <class F> static void advance(F param, F grad, F* state, const Scalars<F>& s) {"
         yield from self._loads(names, body)
@@ -87,7 +87,7 @@ class Writer:
     def _direction(self) -> Iterator[str]:
         declared = self.optimizer.direction
         body, names = self._body(declared)
-        text = [*body.statements(declared.function.body, ["F update_result"])]
+        text = body.function(declared.function, ["F update_result"])
         self.reads_grad = "grad" in body.names_read
         yield from origin(declared)
         yield (
@@ -104,7 +104,7 @@ class Writer:
         records = {"row": fields, "total": fields, "s": o.scalars}
         names = {"far_rows", "far_total"}
         body = Body(declared.path, self._flags(declared), records, names, element=False)
-        text = [*body.statements(declared.function.body, ["keep_result", "rate_result"])]
+        text = body.function(declared.function, ["keep_result", "rate_result"])
         row_sums = [name for name in o.sums if ("row", name) in body.fields_read]
         yield f"  static constexpr bool kRows = {cpp_bool(o.rows)};"
         yield f"  static constexpr unsigned kSums = {mask(o.sums)};"
@@ -129,7 +129,7 @@ class Writer:
         )
         yield from origin(o.score)
         yield "  template <class F> static F score(const Sums<F>& sums, const Scalars<F>& s) {"
-        yield from indent(body.statements(o.score.function.body, ["F score_result"]))
+        yield from indent(body.function(o.score.function, ["F score_result"]))
         yield from indent(["return score_result;"])
         yield "  }"
 

@@ -25,7 +25,8 @@ class Refused(Exception):
 def refuse(path: Path, node: ast.AST, why: str) -> Refused:
     """A refusal that points at ``node``."""
     line = getattr(node, "lineno", 1)
-    return Refused(f"{path}:{line}: `{ast.unparse(node)}`: {why}")
+    first, *more = ast.unparse(node).splitlines()
+    return Refused(f"{path}:{line}: `{first}{' ...' if more else ''}`: {why}")
 
 
 def bare(text: str) -> str:
@@ -36,6 +37,16 @@ def bare(text: str) -> str:
         if depth == 0 and place < len(text) - 1:
             return text
     return text[1:-1] if text.startswith("(") else text
+
+
+def always_returns(body: Sequence[ast.stmt]) -> bool:
+    """Whether a body returns whatever the flags are."""
+    match body:
+        case [*_, ast.Return()]:
+            return True
+        case [*_, ast.If(body=then, orelse=other)]:
+            return always_returns(then) and always_returns(other)
+    return False
 
 
 @dataclass
@@ -90,20 +101,35 @@ class Body:
                 return self._call(node, word, arguments)
         raise refuse(self.path, node, "outside the language of declared math")
 
-    def statements(self, body: Sequence[ast.stmt], results: Sequence[str | None]) -> Iterator[str]:
-        """The C++ statements of a body; its ``return`` assigns to ``results`` (None: not wanted)."""
+    def function(self, node: ast.FunctionDef, results: Sequence[str | None]) -> list[str]:
+        """The C++ statements of a function; its ``return`` assigns to ``results`` (None: not wanted)."""
+        lines: list[str] = []
+        if not self._block(node.body, results, lines):
+            raise refuse(self.path, node.body[-1], "a function must end in a return")
+        return lines
+
+    def _block(
+        self, body: Sequence[ast.stmt], results: Sequence[str | None], lines: list[str]
+    ) -> bool:
+        """Add the statements of a block to ``lines``; whether it returns, with the flags as they are."""
+        for place in range(1, len(body)):
+            if always_returns(body[:place]):
+                raise refuse(self.path, body[place], "stands after a return")
         for node in body:
             match node:
                 case ast.Expr(value=ast.Constant(value=str())):
                     continue  # the docstring
                 case ast.If(test=test, body=then, orelse=other):
-                    yield from self.statements(then if self._decided(test) else other, results)
+                    if self._block(then if self._decided(test) else other, results, lines):
+                        return True
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    yield self._assignment(node, name, value)
+                    lines.append(self._assignment(node, name, value))
                 case ast.Return(value=value) if value is not None:
-                    yield from self._returned(node, value, results)
+                    lines += self._returned(node, value, results)
+                    return True
                 case _:
                     raise refuse(self.path, node, "outside the language of declared math")
+        return False
 
     def _assignment(self, node: ast.Assign, name: str, value: ast.expr) -> str:
         text = bare(self.expression(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -77,6 +78,8 @@ REFUSED_DIRECTIONS = {
     "buffer += grad": "outside the language",
     "for _ in range(2): pass": "outside the language",
     "import math": "outside the language",
+    "return buffer; return grad": "`return grad`: stands after a return",
+    "update = buffer": "must end in a return",
 }
 
 
@@ -86,6 +89,37 @@ def test_refused_with_file_and_line(tmp_path: Path, line: str) -> None:
         header(tmp_path, GOOD_ADVANCE, line)
     assert str(refused.value).startswith(f"{tmp_path / 'demo.py'}:{DIRECTION_LINE}: ")
     assert REFUSED_DIRECTIONS[line] in str(refused.value)
+
+
+def struct(header: str, name: str) -> str:
+    """The text of one variant."""
+    return header.partition(f"struct {name} {{")[2].partition("\n};")[0]
+
+
+def test_early_return(tmp_path: Path) -> None:
+    """A branch that returns ends the function where its flag is on; what follows is for the other variants."""
+    text = header(tmp_path, GOOD_ADVANCE, "if nesterov: return grad\n    return buffer")
+    assert re.findall("update_result = (.*);", struct(text, "demo")) == ["buffer"]
+    assert re.findall("update_result = (.*);", struct(text, "demo_nesterov")) == ["grad"]
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "why"),
+    [
+        ("if nesterov:\n        return grad\n    update = buffer", 2, "must end in a return"),
+        ("if nesterov:\n        update = buffer", 0, "must end in a return"),
+        ("if nesterov:\n        return grad\n        buffer = grad\n    return buffer", 2, "after"),
+        (
+            "if nesterov:\n        return grad\n    else:\n        return buffer\n    return param",
+            4,
+            "stands after a return",
+        ),
+    ],
+)
+def test_returns_that_do_not_fit(tmp_path: Path, body: str, line: int, why: str) -> None:
+    """A variant without a return, and statements that no variant reaches."""
+    with pytest.raises(generate.Refused, match=rf"demo\.py:{DIRECTION_LINE + line}: .*{why}"):
+        header(tmp_path, GOOD_ADVANCE, body)
 
 
 def test_number_of_results_of_advance(tmp_path: Path) -> None:
