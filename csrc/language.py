@@ -86,7 +86,7 @@ class Body:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 return f"F({float(value)!r})"
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return f"-{self.expression(operand)}"
+                return f"(-{self.expression(operand)})"  # two signs in a row: a decrement
             case ast.BinOp(left=left, op=op, right=right) if type(op) in SIGNS:
                 if self.element and self._is_scalar(left) and self._is_scalar(right):
                     raise refuse(

@@ -103,6 +103,13 @@ def test_early_return(tmp_path: Path) -> None:
     assert re.findall("update_result = (.*);", struct(text, "demo_nesterov")) == ["grad"]
 
 
+def test_signs_stay_apart(tmp_path: Path) -> None:
+    """In C++ `--grad` would be a decrement, `buffer - -grad` a matter of spaces."""
+    text = header(tmp_path, GOOD_ADVANCE, "return --grad if nesterov else buffer - -grad")
+    assert "update_result = buffer - (-grad);" in struct(text, "demo")
+    assert "update_result = -(-grad);" in struct(text, "demo_nesterov")
+
+
 @pytest.mark.parametrize(
     ("body", "line", "why"),
     [
