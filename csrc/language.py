@@ -59,8 +59,8 @@ class Body:
         records: the arguments with fields (``s``, ``sums``, ``row``, ``total``) and the fields they have.
         names: the names that may be read; assignments add to them.
         absent: states the function takes but this variant lacks.
-        element: whether this is the math of one element, computed in float32. There scalar-with-scalar
-            arithmetic is refused: ``1 - s.beta1`` would be rounded twice.
+        element: whether this is the math of one element, computed in float32. There what needs scalars
+            only is refused: ``1 - s.beta1`` would be rounded twice.
     """
 
     path: Path
@@ -70,6 +70,7 @@ class Body:
     absent: frozenset[str] = frozenset()
     element: bool = True
     conditions: set[str] = field(default_factory=set)  # names that hold a comparison
+    scalars: set[str] = field(default_factory=set)  # names that hold a scalar now
     fields_read: set[tuple[str, str]] = field(default_factory=set)
     names_read: set[str] = field(default_factory=set)
 
@@ -88,12 +89,10 @@ class Body:
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return f"(-{self.expression(operand)})"  # two signs in a row: a decrement
             case ast.BinOp(left=left, op=op, right=right) if type(op) in SIGNS:
-                if self.element and self._is_scalar(left) and self._is_scalar(right):
-                    raise refuse(
-                        self.path, node, "scalar with scalar; prepare it in scalars(), in double"
-                    )
+                self._refuse_scalars(node)
                 return f"({self.expression(left)} {SIGNS[type(op)]} {self.expression(right)})"
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
+                self._refuse_scalars(node)
                 return f"({self.expression(left)} {COMPARISONS[type(op)]} {self.expression(right)})"
             case ast.IfExp(test=test, body=then, orelse=other):
                 return self.expression(then if self._decided(test) else other)
@@ -142,6 +141,7 @@ class Body:
             self.names_read.add(name)  # an operand that is only written needs its variable as well
         kind = "" if name in self.names else "bool " if condition else "F "
         self.names.add(name)
+        (self.scalars.add if self._is_scalar(value) else self.scalars.discard)(name)
         if condition:
             self.conditions.add(name)
         return f"{kind}{name} = {text};"
@@ -170,6 +170,7 @@ class Body:
             raise refuse(self.path, node, f"{word} takes {arity} argument(s)")
         if word == "where" and not self._is_condition(arguments[0]):
             raise refuse(self.path, node, "the first argument of where must be a comparison")
+        self._refuse_scalars(node)
         texts = [self.expression(argument) for argument in arguments]
         # The type is spelled out, so that a constant and an element may meet in one call.
         return f"{name}<F>({', '.join(texts)})"
@@ -186,13 +187,29 @@ class Body:
         named = isinstance(node, ast.Name) and node.id in self.conditions
         return named or isinstance(node, ast.Compare)
 
+    def _refuse_scalars(self, node: ast.expr) -> None:
+        if self.element and self._is_scalar(node):
+            raise refuse(self.path, node, "scalars alone; prepare it in scalars(), in double")
+
     def _is_scalar(self, node: ast.expr) -> bool:
         """Whether an expression holds no element, only fields of ``s`` and constants."""
         match node:
             case ast.Constant():
                 return True
+            case ast.Name(id=name):
+                return name in self.scalars
             case ast.Attribute(value=ast.Name(id=record)):
                 return record in self.records
+            case ast.IfExp(test=test, body=then, orelse=other):
+                return self._is_scalar(then if self._decided(test) else other)
             case ast.UnaryOp(operand=operand):
-                return self._is_scalar(operand)
-        return False
+                parts = [operand]
+            case ast.BinOp(left=left, right=right):
+                parts = [left, right]
+            case ast.Compare(left=left, comparators=others):
+                parts = [left, *others]
+            case ast.Call(args=parts):
+                pass
+            case _:
+                return False
+        return all(self._is_scalar(part) for part in parts)

@@ -68,8 +68,13 @@ REFUSED_DIRECTIONS = {
     "return exp(buffer)": "outside the language",
     "return sqrt(buffer, grad)": "sqrt takes 1 argument",
     "return buffer * s.gamma": "`s` has no field `gamma`",
-    "return buffer * (1 - s.beta)": "scalar with scalar",
-    "return buffer * (s.rate * s.beta)": "scalar with scalar",
+    "return buffer * (1 - s.beta)": "scalars alone",
+    "return buffer * (s.rate * s.beta)": "scalars alone",
+    "x = s.beta; y = 1 - x; return y * buffer": "`1 - x`: scalars alone",
+    "return buffer + sqrt(s.beta) * s.rate": "scalars alone",
+    "return buffer * sqrt(s.beta)": "`sqrt(s.beta)`: scalars alone",
+    "return buffer * ((s.beta if nesterov else s.rate) - 1)": "scalars alone",
+    "return where(s.beta > s.rate, buffer, grad)": "`s.beta > s.rate`: scalars alone",
     "return velocity": "unknown name",
     "return where(buffer, grad, param)": "must be a comparison",
     "return where(buffer >= grad, grad, param)": "outside the language",
@@ -101,6 +106,12 @@ def test_early_return(tmp_path: Path) -> None:
     text = header(tmp_path, GOOD_ADVANCE, "if nesterov: return grad\n    return buffer")
     assert re.findall("update_result = (.*);", struct(text, "demo")) == ["buffer"]
     assert re.findall("update_result = (.*);", struct(text, "demo_nesterov")) == ["grad"]
+
+
+def test_scalars_and_elements(tmp_path: Path) -> None:
+    """A name is a scalar as long as it holds one; choosing one and changing its sign loses no digit."""
+    body = "x = s.beta if nesterov else -s.rate; x = x * grad; y = where(grad > 0.0, 0.0, 1.0); return x * y - 1"
+    assert "x = s.beta;" in header(tmp_path, GOOD_ADVANCE, body)
 
 
 def test_signs_stay_apart(tmp_path: Path) -> None:
