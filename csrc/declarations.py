@@ -122,12 +122,23 @@ def find_optimizer(module: Module) -> Optimizer | None:
     return None
 
 
+def fields(declared: Declared) -> list[str]:
+    """The fields of a NamedTuple, in order."""
+    if not isinstance(declared.node, ast.ClassDef):
+        raise refuse(declared.path, declared.node, "expected a NamedTuple")
+    targets = [item.target for item in declared.node.body if isinstance(item, ast.AnnAssign)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
 def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimizer:
     """The arguments of a ``Spec(...)`` call, names resolved."""
     given: dict[str, ast.expr] = dict(zip(SPEC_ARGUMENTS, call.args, strict=False))
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-    scalars = module.find(ast.Name("Scalars", lineno=call.lineno)).node
-    assert isinstance(scalars, ast.ClassDef)
+    scalars = module.find(ast.Name("Scalars", lineno=call.lineno))
+    names = fields(scalars)
+    # With 16-bit states the core takes them by their places, see csrc/elementwise.cpp.
+    if "finish" not in given and names[:2] != ["keep", "rate"]:
+        raise refuse(scalars.path, scalars.node, "without finish, keep and rate must come first")
     states = given["states"]
     sums = ast.literal_eval(given["sums"]) if "sums" in given else ()
     if list(sums) != [name for name in SUMS if name in sums]:
@@ -136,7 +147,7 @@ def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimi
     return Optimizer(
         name=ast.literal_eval(given["name"]),
         states=module.states(module.find(states) if is_name else Declared(module.path, states)),
-        scalars=[item.target.id for item in scalars.body if isinstance(item, ast.AnnAssign)],  # type: ignore[union-attr]
+        scalars=names,
         advance=module.find(given["advance"]),
         direction=module.find(given["direction"]),
         finish=module.find(given["finish"]) if "finish" in given else None,

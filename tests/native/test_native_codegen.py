@@ -160,3 +160,13 @@ def test_order_of_sums(tmp_path: Path) -> None:
     path.write_text(text.replace("advance, direction)", 'advance, direction, sums=("uu", "pp"))'))
     with pytest.raises(generate.Refused, match="in this order"):
         generate.header([path])
+
+
+@pytest.mark.parametrize("first", ["rate: float\n    keep: float", "beta: float\n    rate: float"])
+def test_keep_and_rate_come_first(tmp_path: Path, first: str) -> None:
+    """The core takes them by their places where states are stored in 16 bits."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
+    path.write_text(text.replace("keep: float\n    rate: float", first))
+    with pytest.raises(generate.Refused, match=r"demo\.py:4: .*keep and rate must come first"):
+        generate.header([path])
