@@ -140,6 +140,14 @@ def test_returns_that_do_not_fit(tmp_path: Path, body: str, line: int, why: str)
         header(tmp_path, GOOD_ADVANCE, body)
 
 
+def test_gradients_are_read_where_the_update_needs_them() -> None:
+    """The second half of a step with 16-bit states leaves the gradient alone where it can."""
+    text = generate.header([generate.OPTIMIZERS / "sgd.py"])
+    names = re.findall("struct (sgd.*) {", text)
+    reading = [name for name in names if "kDirectionReadsGrad = true" in struct(text, name)]
+    assert set(names) - set(reading) == {"sgd_momentum"}
+
+
 def test_number_of_results_of_advance(tmp_path: Path) -> None:
     with pytest.raises(generate.Refused, match=rf"demo\.py:{ADVANCE_LINE}: .*expected 1 result"):
         header(tmp_path, "return buffer, grad", GOOD_DIRECTION)

@@ -51,10 +51,11 @@ def direction(
     param: Any, grad: Any, momentum_buffer: Any, s: Any, *, momentum: bool, nesterov: bool
 ) -> Any:
     """The decayed gradient, its running sum, or (nesterov) one look ahead along the sum."""
-    update = grad + s.weight_decay * param
-    if momentum:
-        update = update + s.momentum * momentum_buffer if nesterov else momentum_buffer
-    return update
+    if not momentum:
+        return grad + s.weight_decay * param
+    if nesterov:
+        return grad + s.weight_decay * param + s.momentum * momentum_buffer
+    return momentum_buffer
 
 
 class NpuFusedSGD(FusedOptimizer):
