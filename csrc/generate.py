@@ -20,30 +20,42 @@ OPTIMIZERS = Path(__file__).resolve().parent.parent / "src" / "ingot" / "optim"
 
 
 class Writer:
-    """Writes the struct of one variant."""
+    """Writes the struct of one variant.
+
+    Attributes:
+        name: the optimizer and the flags that are on.
+        elements: what the loops over elements need; variants in which it is equal can share their loops.
+        rest: what is called per row or tensor.
+    """
 
     def __init__(self, optimizer: Optimizer, flags: Mapping[str, bool]) -> None:
         self.optimizer = optimizer
         self.flags = flags
         self.name = "_".join([optimizer.name, *(flag for flag, on in flags.items() if on)])
         self.states = [n for n, f in optimizer.states.items() if f is None or flags.get(f, False)]
+        self.elements = [*self._elements()]
+        self.rest = [] if optimizer.finish is None else [*self._score(), *self._finish()]
 
-    def lines(self) -> Iterator[str]:
-        """The whole struct."""
-        o = self.optimizer
-        advance, direction = [*self._advance()], [*self._direction()]
+    def lines(self, elements: str) -> Iterator[str]:
+        """The whole struct; ``elements`` is the variant whose loops it shares, or itself."""
         yield f"struct {self.name} {{"
         yield f'  static constexpr const char* kName = "{self.name}";'
+        yield f"  using Elements = {elements};"
+        yield from self.elements
+        yield from self.rest
+        yield "};"
+
+    def _elements(self) -> Iterator[str]:
+        o = self.optimizer
+        advance, direction = [*self._advance()], [*self._direction()]
         yield f"  static constexpr int kStates = {len(self.states)};{self._state_comment()}"
         yield f"  static constexpr int kScalars = {len(o.scalars)};"
         yield f"  static constexpr bool kTwoPass = {cpp_bool(o.finish is not None)};"
         yield f"  static constexpr bool kDirectionReadsGrad = {cpp_bool(self.reads_grad)};"
+        yield from self._sums()
         yield f"  template <class F> struct Scalars {{ F {', '.join(o.scalars)}; }};"
         yield from advance
         yield from direction
-        if o.finish is not None:
-            yield from self._finish(o.finish)
-        yield "};"
 
     def _state_comment(self) -> str:
         return f"  // {', '.join(self.states)}" if self.states else ""
@@ -98,23 +110,31 @@ class Writer:
         yield from indent([*text, "return update_result;"])
         yield "  }"
 
-    def _finish(self, declared: Declared) -> Iterator[str]:
+    def _sums(self) -> Iterator[str]:
         o = self.optimizer
-        fields = (*o.sums, "root_n")
-        records = {"row": fields, "total": fields, "s": o.scalars}
-        names = {"far_rows", "far_total"}
-        body = Body(declared.path, self._flags(declared), records, names, element=False)
-        text = body.function(declared.function, ["keep_result", "rate_result"])
-        row_sums = [name for name in o.sums if ("row", name) in body.fields_read]
+        if o.finish is None:
+            return
+        read = self._finish_body(o.finish)[0].fields_read
         yield f"  static constexpr bool kRows = {cpp_bool(o.rows)};"
         yield f"  static constexpr unsigned kSums = {mask(o.sums)};"
-        yield f"  static constexpr unsigned kRowSums = {mask(row_sums)};  // what finish reads of a row"
-        yield from self._score()
+        of_row = mask([name for name in o.sums if ("row", name) in read])
+        yield f"  static constexpr unsigned kRowSums = {of_row};  // what finish reads of a row"
+
+    def _finish_body(self, declared: Declared) -> tuple[Body, list[str]]:
+        fields = (*self.optimizer.sums, "root_n")
+        records = {"row": fields, "total": fields, "s": self.optimizer.scalars}
+        names = {"far_rows", "far_total"}
+        body = Body(declared.path, self._flags(declared), records, names, element=False)
+        return body, body.function(declared.function, ["keep_result", "rate_result"])
+
+    def _finish(self) -> Iterator[str]:
+        declared = self.optimizer.finish
+        assert declared is not None
         yield from origin(declared)
         yield "  template <class F>"
         yield "  static void finish(const Sums<F>& row, const Sums<F>& total, F far_rows, F far_total,"
         yield "                     const Scalars<F>& s, F& keep_result, F& rate_result) {"
-        yield from indent(text)
+        yield from indent(self._finish_body(declared)[1])
         yield "  }"
 
     def _score(self) -> Iterator[str]:
@@ -149,24 +169,31 @@ def origin(declared: Declared) -> Iterator[str]:
     yield f"  // {declared.function.name}() of {declared.path.name}, line {declared.function.lineno}"
 
 
+def without_origins(lines: Sequence[str]) -> str:
+    """What two variants are compared by: not by where they were declared."""
+    return "\n".join(line for line in lines if not line.startswith("  // "))
+
+
 def indent(lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
     """Lines of a function body."""
     return (f"    {line}" for line in lines)
 
 
+def writers(paths: Sequence[Path]) -> list[Writer]:
+    """One for each variant of the optimizers declared in ``paths``."""
+    found = [find_optimizer(Module(path)) for path in sorted(paths)]
+    return [Writer(o, flags) for o in found if o is not None for flags in o.variants()]
+
+
 def header(paths: Sequence[Path]) -> str:
     """The generated header for the optimizers declared in ``paths``."""
     lines = ["// Generated by csrc/generate.py from src/ingot/optim/*.py; do not edit.", ""]
-    names = []
-    for path in sorted(paths):
-        optimizer = find_optimizer(Module(path))
-        if optimizer is None:
-            continue
-        for flags in optimizer.variants():
-            writer = Writer(optimizer, flags)
-            lines += [*writer.lines(), ""]
-            names.append(writer.name)
-    lines += [f"#define INGOT_VARIANTS(X) {' '.join(f'X({name})' for name in names)}", ""]
+    variants = writers(paths)
+    first: dict[str, str] = {}
+    for variant in variants:
+        elements = first.setdefault(without_origins(variant.elements), variant.name)
+        lines += [*variant.lines(elements), ""]
+    lines += [f"#define INGOT_VARIANTS(X) {' '.join(f'X({v.name})' for v in variants)}", ""]
     return "\n".join(lines)
 
 

@@ -42,6 +42,7 @@ VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "adamw": (NpuFusedAdamW, {}),
     "adamw_amsgrad": (NpuFusedAdamW, {"amsgrad": True}),
     "sgd": (NpuFusedSGD, {"momentum": 0}),
+    "sgd_nesterov": (NpuFusedSGD, {"momentum": 0, "nesterov": True}),  # by a schedule of momentum
     "sgd_momentum": (NpuFusedSGD, {}),
     "sgd_momentum_nesterov": (NpuFusedSGD, {"nesterov": True}),
     "lamb": (NpuFusedLamb, {}),

@@ -148,6 +148,19 @@ def test_gradients_are_read_where_the_update_needs_them() -> None:
     assert set(names) - set(reading) == {"sgd_momentum"}
 
 
+def test_variants_share_the_loops_they_have_in_common(tmp_path: Path) -> None:
+    """Every variant names the first one with the same element math, itself if it is the first."""
+    text = generate.header([*generate.OPTIMIZERS.glob("*.py")])
+    names = re.findall("struct (\\w+) {\n", text)
+    shared = {name: re.findall("using Elements = (.*);", struct(text, name)) for name in names}
+    others = {name: first for name, first in shared.items() if first != [name]}
+    assert others == {"lamb_adam": ["lamb"], "sgd_nesterov": ["sgd"]}
+    for direction in ("return grad if nesterov else buffer", "return buffer"):
+        text = header(tmp_path, GOOD_ADVANCE, direction)
+        same = "demo" if direction == "return buffer" else "demo_nesterov"
+        assert f"using Elements = {same};" in struct(text, "demo_nesterov")
+
+
 def test_number_of_results_of_advance(tmp_path: Path) -> None:
     with pytest.raises(generate.Refused, match=rf"demo\.py:{ADVANCE_LINE}: .*expected 1 result"):
         header(tmp_path, "return buffer, grad", GOOD_DIRECTION)
