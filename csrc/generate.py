@@ -9,6 +9,7 @@ Standard library only. Anything outside the language of declared math is refused
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ class Writer:
         name: the optimizer and the flags that are on.
         elements: what the loops over elements need; variants in which it is equal can share their loops.
         rest: what is called per row or tensor.
+        digest: of both, as C++. Python's syntax trees differ between versions, this text does not.
     """
 
     def __init__(self, optimizer: Optimizer, flags: Mapping[str, bool]) -> None:
@@ -35,11 +37,15 @@ class Writer:
         self.states = [n for n, f in optimizer.states.items() if f is None or flags.get(f, False)]
         self.elements = [*self._elements()]
         self.rest = [] if optimizer.finish is None else [*self._score(), *self._finish()]
+        text = without_origins([*self.elements, *self.rest])
+        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def lines(self, elements: str) -> Iterator[str]:
         """The whole struct; ``elements`` is the variant whose loops it shares, or itself."""
         yield f"struct {self.name} {{"
+        # In one text, which variants() of csrc/module.cpp takes apart.
         yield f'  static constexpr const char* kName = "{self.name}";'
+        yield f'  static constexpr const char* kDigest = "{self.digest}";'
         yield f"  using Elements = {elements};"
         yield from self.elements
         yield from self.rest

@@ -76,6 +76,7 @@ struct StoredMath {
 
 struct Variant {
   const char* name;
+  const char* digest;  // of the math it was compiled from
   int states;
   int scalars;
   bool two_pass;

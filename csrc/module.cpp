@@ -259,13 +259,14 @@ PyObject* setup(PyObject*, PyObject* arguments) {
 // isa() -> the instruction set in use
 PyObject* isa(PyObject*, PyObject*) { return PyUnicode_FromString(kernels->name); }
 
-// variants() -> {name: number}
+// variants() -> {name: (number, digest of the math it was compiled from)}
 PyObject* variants(PyObject*, PyObject*) {
   PyObject* result = PyDict_New();
   for (int i = 0; result != nullptr && i < kVariantCount; ++i) {
-    PyObject* number = PyLong_FromLong(i);
-    if (number == nullptr || PyDict_SetItemString(result, kernels->variants[i].name, number) != 0) Py_CLEAR(result);
-    Py_XDECREF(number);
+    const Variant& variant = kernels->variants[i];
+    PyObject* value = Py_BuildValue("is", i, variant.digest);
+    if (value == nullptr || PyDict_SetItemString(result, variant.name, value) != 0) Py_CLEAR(result);
+    Py_XDECREF(value);
   }
   return result;
 }

@@ -38,8 +38,9 @@ constexpr StoredMath make_stored_math() {
 
 template <class V>
 constexpr Variant make_variant(int number) {
-  Variant v = {V::kName, V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
-               make_math<V>(), &kWideMath[number], make_stored_math<V, bfloat16>(), nullptr, nullptr};
+  using Elements = typename V::Elements;  // loops of variants with the same element math are compiled once
+  Variant v = {V::kName, V::kDigest, V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
+               make_math<Elements>(), &kWideMath[number], make_stored_math<Elements, bfloat16>(), nullptr, nullptr};
   if constexpr (V::kTwoPass) {
     v.rows = V::kRows;
     v.sums = V::kSums;

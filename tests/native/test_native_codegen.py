@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.backends import native
+
 CSRC = Path(__file__).parent.parent.parent / "csrc"
 if not CSRC.exists():
     pytest.skip("the sources of the core are not here", allow_module_level=True)
@@ -159,6 +161,36 @@ def test_variants_share_the_loops_they_have_in_common(tmp_path: Path) -> None:
         text = header(tmp_path, GOOD_ADVANCE, direction)
         same = "demo" if direction == "return buffer" else "demo_nesterov"
         assert f"using Elements = {same};" in struct(text, "demo_nesterov")
+
+
+def test_the_core_was_built_from_the_math_of_now() -> None:
+    reason = native.NATIVE.unavailable()
+    if reason:
+        pytest.skip(reason)
+    now = {w.name: w.digest for w in generate.writers([*generate.OPTIMIZERS.glob("*.py")])}
+    built = {name: digest for name, (_, digest) in native.core.variants().items()}
+    stale = sorted(name for name in {*now, *built} if now.get(name) != built.get(name))
+    assert not stale, f"the declared math has changed: rebuild the core ({', '.join(stale)})"
+
+
+def test_digests_tell_math_from_words(tmp_path: Path) -> None:
+    """Another formula or other scalars: another digest. Comments and lines do not count."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
+
+    def digests(old: str = "", new: str = "") -> list[str]:
+        assert old in text
+        path.write_text(text.replace(old, new) if old else text)
+        return [writer.digest for writer in generate.writers([path])]
+
+    first = digests()
+    assert digests("return buffer", '"""Words."""\n\n    return buffer  # why') == first
+    for old, new in {
+        "return buffer": "return buffer + grad",
+        "+ grad,)": "- grad,)",
+        "beta: float": "beta: float\n    gamma: float",
+    }.items():
+        assert not {*digests(old, new)} & {*first}
 
 
 def test_number_of_results_of_advance(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def _number(variant: Variant) -> int | None:
     spec = variant.spec
     if _unavailable() or spec.direction.__module__ != f"ingot.optim.{spec.name}":
         return None
-    return core.variants().get(variant.name)
+    number, _ = core.variants().get(variant.name, (None, ""))
+    return number
 
 
 class Native:
