@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ingot.backends.native import NATIVE, core
 from ingot.optim import NpuFusedSGD
 from ingot.plan import Bucket
-from ingot.spec import Spec
 
 
 class Subclass(Tensor):
@@ -120,17 +121,41 @@ def test_refused_with_a_reason(spoil: Callable[[Bucket], None]) -> None:
     assert torch.equal(bucket.params[0], before[0]) and torch.equal(bucket.grads[0], before[1])
 
 
-def test_a_spec_from_elsewhere_is_not_mistaken() -> None:
-    """A declaration with a known name but other math was not compiled in."""
+OWN_PARTS = [
+    *(("adamw", part) for part in ("scalars", "advance", "direction")),
+    *(("lamb", part) for part in ("scalars", "advance", "direction", "finish")),
+    ("adamp", "score"),
+]
 
-    def direction(param: Any, grad: Any, s: Any) -> Any:
-        return grad
 
-    bucket = random_bucket("sgd", [(3,)])
+@pytest.mark.parametrize(("name", "part"), OWN_PARTS)
+def test_a_spec_from_elsewhere_is_not_mistaken(name: str, part: str) -> None:
+    """A declaration with a known name but a function of its own was not compiled in."""
+    bucket = random_bucket(name, [(3,)])
     spec = bucket.variant.spec
-    other = Spec("sgd", {}, spec.scalars, lambda param, grad, s: (), direction)
-    bucket.variant = other.variant({})
-    assert NATIVE.prepare(bucket) == "sgd was not compiled in"
+    original = getattr(spec, part)
+
+    @functools.wraps(original)  # with the module and the name of the original
+    def own(*operands: Any, **flags: bool) -> Any:
+        return original(*operands, **flags)
+
+    bucket.variant = dataclasses.replace(spec, **{part: own}, _variants={}).variant({})
+    assert NATIVE.prepare(bucket) == f"{name} was not compiled in"
+    bucket.variant = dataclasses.replace(spec, clips=lambda group: (), _variants={}).variant({})
+    assert NATIVE.prepare(bucket) is None, "clipping is not compiled"
+
+
+def test_other_data_around_compiled_functions_is_not_mistaken() -> None:
+    """The core knows its states by their order, and computes the sums it was compiled for."""
+    for name, data in {
+        "adamw": {"states": {"exp_avg_sq": None, "exp_avg": None, "max_exp_avg_sq": "amsgrad"}},
+        "lamb": {"sums": ("pp", "gg", "uu")},
+        "adamp": {"rows": False},
+    }.items():
+        bucket = random_bucket(name, [(3,)])
+        changed = dataclasses.replace(bucket.variant.spec, **data, _variants={})
+        bucket.variant = changed.variant({})
+        assert NATIVE.prepare(bucket) == f"{name} was not compiled in"
 
 
 def test_wrong_arguments_raise() -> None:

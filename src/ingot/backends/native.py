@@ -17,7 +17,7 @@ from torch.nn import Parameter
 if TYPE_CHECKING:
     from ingot.norms import Factor
     from ingot.plan import Bucket
-    from ingot.spec import Variant
+    from ingot.spec import Spec, Variant
 
 _import_error: str | None = None
 try:
@@ -54,15 +54,30 @@ def _unavailable() -> str | None:
 
 @cache
 def _number(variant: Variant) -> int | None:
-    """The number of a variant in the core; None if it was not compiled in.
-
-    A spec from elsewhere may carry a known name, but not the math that was compiled.
-    """
-    spec = variant.spec
-    if _unavailable() or spec.direction.__module__ != f"ingot.optim.{spec.name}":
+    """The number of a variant in the core; None if it was not compiled in."""
+    if _unavailable() or not _is_compiled(variant.spec):
         return None
     number, _ = core.variants().get(variant.name, (None, ""))
     return number
+
+
+def _is_compiled(spec: Spec) -> bool:
+    """Whether a spec is what ``optim/<name>.py`` declares, in everything that was compiled.
+
+    A spec from elsewhere may carry a known name and some of the functions.
+    """
+    module = sys.modules.get(f"ingot.optim.{spec.name}")
+    functions = ("scalars", "advance", "direction", "finish", "score")
+    if module is None or any(getattr(spec, f) is not getattr(module, f, None) for f in functions):
+        return False
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
+    declared = [vars(kind)["spec"] for kind in kinds if "spec" in vars(kind)]
+    return _data(spec) in map(_data, declared)
+
+
+def _data(spec: Spec) -> tuple[Any, ...]:
+    """What was compiled beside the functions; the order of the states is part of it."""
+    return [*spec.states.items()], spec.sums, spec.rows
 
 
 class Native:
