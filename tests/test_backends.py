@@ -274,3 +274,18 @@ def test_an_unavailable_backend_is_refused_with_the_reason(
     optimizer = case.make(params)
     train(optimizer, params, 1)  # the automatic choice falls through
     assert backends.choose_for("cpu")[0] == "flat"
+
+
+def test_the_choice_on_a_cpu_without_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors are fused, large ones are faster one by one; who names a backend gets it."""
+    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not built")
+    for shapes, name, expected in [
+        ([(16, 64)] * 20, None, "flat"),
+        ([(16, 64)] * 20 + [(512, 512)], None, "reference"),
+        ([(512, 512)], "flat", "flat"),
+    ]:
+        params = make_params(shapes)
+        optimizer = CASES["lamb"].make(params, backend=name)
+        give_grads(params, 0)
+        (bucket,) = optimizer._planner.plan()
+        assert bucket.backend.name == expected

@@ -83,7 +83,7 @@ class Spec:
     rows: bool = False
     counted: bool = True
     clips: Callable[[Group], tuple[Clip, ...]] = max_grad_norm_clip
-    _variants: dict[tuple[bool, ...], Variant] = field(default_factory=dict, repr=False)
+    _variants: dict[tuple[bool, ...], Variant] = field(init=False, default_factory=dict, repr=False)
 
     @cached_property
     def flags(self) -> tuple[str, ...]:

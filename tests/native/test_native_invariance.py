@@ -48,9 +48,11 @@ def test_instruction_sets_and_threads() -> None:
 
 def test_unknown_instruction_set_is_refused() -> None:
     """A misspelt INGOT_ISA is no silent default."""
-    code = "from ingot.backends.native import NATIVE; print(NATIVE.unavailable())"
-    done = run_script("-c", code, INGOT_ISA="avx1024")
-    assert "INGOT_ISA=avx1024 is not one of" in done.stdout, done.stderr
+    done = run_script("-c", "import ingot.optim", INGOT_ISA="avx1024")
+    assert done.returncode and "INGOT_ISA=avx1024 is not one of" in done.stderr
+    done = run_script("-m", "ingot", "info", INGOT_ISA="avx1024")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("ingot: error: INGOT_ISA=avx1024 is not one of")
 
 
 def test_two_threads_step_two_buckets() -> None:

@@ -27,6 +27,9 @@ class Backend(Protocol):
     def unavailable(self) -> str | None:
         """Why it cannot be used on this machine; None if it can."""
 
+    def suits(self, bucket: Bucket) -> bool:
+        """Whether it is the better choice, compared with those after it; not asked if a backend was named."""
+
     def prepare(self, bucket: Bucket) -> str | None:
         """Get ready to run a bucket, changing none of its tensors; or say why that cannot be."""
 
@@ -74,7 +77,9 @@ def choose(bucket: Bucket, name: str | None) -> Backend:
             raise RuntimeError(f"backend={name!r} cannot run this step: {reason}")
         return backend
     for backend in TABLE:
-        if backend.unavailable() is None and backend.prepare(bucket) is None:
+        if backend.unavailable() is not None or not backend.suits(bucket):
+            continue
+        if backend.prepare(bucket) is None:
             return backend
     raise AssertionError("the reference backend takes everything")
 

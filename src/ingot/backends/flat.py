@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 ROUND = 1 << 24
 # Elements added up one after the other, before the sums of such pieces are added: keeps float32 sums accurate.
 PIECE = 4096
+# On the CPU, elements of the average tensor up to which fusing is faster. AdamW and LAMB on 1000 tensors of 1024: 2.7
+# and 2.3 times as fast as tensor by tensor; on 500 of 4096: 1.5 and 0.6; on 100 of 65536: 0.5 and 0.15.
+SMALL_ON_CPU = 2048
 KEPT = 2  # lists of shapes whose buffers are kept, for gradients that come and go in turns
 
 
@@ -112,6 +115,13 @@ class Flat:
     def unavailable(self) -> str | None:
         """It is always there."""
         return None
+
+    def suits(self, bucket: Bucket) -> bool:
+        """Not for large tensors on a CPU, where copies cost more than they save."""
+        elements = sum(param.numel() for param in bucket.params)
+        return bucket.params[0].device.type != "cpu" or elements <= SMALL_ON_CPU * len(
+            bucket.params
+        )
 
     def prepare(self, bucket: Bucket) -> str | None:
         """It takes plain tensors, each with memory of its own: results are copied back at the end."""

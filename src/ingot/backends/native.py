@@ -23,6 +23,9 @@ _import_error: str | None = None
 try:
     from ingot import _native as core
 except ImportError as error:
+    # Asked for by name and not to be had: an error, as with backend="native".
+    if "INGOT_ISA" in str(error):
+        raise
     _import_error = str(error)
 
 _LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
@@ -92,6 +95,10 @@ class Native:
     def unavailable(self) -> str | None:
         """Why the core cannot be used: not built, or no match for this torch."""
         return _unavailable()
+
+    def suits(self, bucket: Bucket) -> bool:
+        """Nothing is faster where it runs."""
+        return True
 
     def prepare(self, bucket: Bucket) -> str | None:
         """Read all tensors as they are now into ``bucket.table``; or say why they cannot be taken."""

@@ -79,6 +79,10 @@ class Reference:
         """It is always there."""
         return None
 
+    def suits(self, bucket: Bucket) -> bool:
+        """It takes what is left."""
+        return True
+
     def prepare(self, bucket: Bucket) -> str | None:
         """It takes everything."""
         return None

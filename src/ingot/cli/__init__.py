@@ -41,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen.command is None:
         parser.print_help()
         return 0
-    command = import_module(f"ingot.cli.{chosen.command}")
+    try:
+        command = import_module(f"ingot.cli.{chosen.command}")
+    except ImportError as error:
+        if "INGOT_ISA" in str(error):
+            parser.error(str(error))
+        raise
     status: int = command.main(chosen.arguments)
     return status
