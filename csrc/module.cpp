@@ -2,6 +2,7 @@
 #include "python_tensors.h"
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <new>
 #include <string>
@@ -67,22 +68,19 @@ bool read_scalars(const Table& table, PyObject* scalars, double grad_scale, Step
   return PyErr_Occurred() == nullptr;
 }
 
-// Lets other Python threads run until the end of the block.
-class Unlocked {
- public:
-  Unlocked() : state_(PyEval_SaveThread()) {}
-  ~Unlocked() { PyEval_RestoreThread(state_); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-
- private:
-  PyThreadState* state_;
-};
-
+// Lets other Python threads run meanwhile.
 template <class Work>
 void without_lock(Work work) {
-  const Unlocked unlocked;
-  work();
+  PyThreadState* state = PyEval_SaveThread();
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  // Not in a destructor: while Python shuts down, this ends the thread, which must not pass through one.
+  PyEval_RestoreThread(state);
+  if (error) std::rethrow_exception(error);
 }
 
 const Table* table_of(PyObject* capsule) { return static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }

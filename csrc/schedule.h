@@ -40,7 +40,7 @@ void share(int64_t tasks, int64_t elements, const Work& work) {
     for (int64_t task; (task = c.next.fetch_add(1, std::memory_order_relaxed)) < c.tasks;) {
       try {
         c.work(task);
-      } catch (...) {  // must not reach torch's pool, which would drop it
+      } catch (const std::exception&) {  // must not reach torch's pool, which would drop it
         if (!c.failed.exchange(true)) c.error = std::current_exception();
       }
     }

@@ -160,6 +160,9 @@ def main() -> None:
             print(f"step {step} loss {mean.item():.9g}", flush=True)
         if step % arguments.save_every == 0:
             save(arguments.folder, step, model, optimizer)
+    # Gloo's threads let go of a collective's tensors a little later than it ends; if Python is gone by then, they abort
+    # the process. A barrier has no tensors of Python's.
+    dist.barrier()
     dist.destroy_process_group()
 
 
