@@ -37,7 +37,7 @@ void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScal
 
 }  // namespace
 
-extern const Kernels INGOT_TABLE = {
+constexpr Kernels INGOT_TABLE = {
     INGOT_TABLE_NAME,
     INGOT_VARIANTS_FROM,
     {{load<float, float>, load<float, bfloat16>, load<float, float16>, load<float, double>},

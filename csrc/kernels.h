@@ -74,7 +74,11 @@ struct StoredMath {
   Math::Apply apply;
 };
 
+extern const int kVariantCount;
+extern const Math kWideMath[];  // the loops in double, by the number of the variant
+
 struct Variant {
+  int number;
   const char* name;
   const char* digest;  // of the math it was compiled from
   int states;
@@ -85,13 +89,12 @@ struct Variant {
   unsigned sums;              // bit k: sum k is wanted
   unsigned row_sums;          // those that finish reads of a row
   Math narrow;                // in float
-  const Math* wide;           // in double
   StoredMath bfloat16;
   void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);
   void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep,
                  double* rate);
 
-  const Math& math(bool in_double) const { return in_double ? *wide : narrow; }
+  const Math& math(bool in_double) const { return in_double ? kWideMath[number] : narrow; }
 };
 
 // Which random bits a tensor is rounded with; `index` is that of its first element in the block, row-major. If the elements
@@ -125,11 +128,9 @@ struct Kernels {
   void (*floor[3][5])(const Streams&, int64_t words, uint32_t mask);
 };
 
-extern const int kVariantCount;
-extern const Math kWideMath[];
+// Defined as constexpr: code that fills a table would run when the module is loaded, on machines that lack its instructions.
 extern const Variant kBaselineVariants[];
 extern const Variant kAvx2Variants[];
-
 extern const Kernels kBaseline;
 extern const Kernels kAvx2;
 extern const Kernels kAvx512;

@@ -39,8 +39,8 @@ constexpr StoredMath make_stored_math() {
 template <class V>
 constexpr Variant make_variant(int number) {
   using Elements = typename V::Elements;  // loops of variants with the same element math are compiled once
-  Variant v = {V::kName, V::kDigest, V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
-               make_math<Elements>(), &kWideMath[number], make_stored_math<Elements, bfloat16>(), nullptr, nullptr};
+  Variant v = {number, V::kName, V::kDigest, V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
+               make_math<Elements>(), make_stored_math<Elements, bfloat16>(), nullptr, nullptr};
   if constexpr (V::kTwoPass) {
     v.rows = V::kRows;
     v.sums = V::kSums;
@@ -57,6 +57,6 @@ enum Number { INGOT_VARIANTS(NUMBER_VARIANT) };
 }  // namespace
 
 #define MAKE_VARIANT(NAME) make_variant<NAME>(kNumber_##NAME),
-extern const Variant INGOT_VARIANT_TABLE[] = {INGOT_VARIANTS(MAKE_VARIANT)};
+constexpr Variant INGOT_VARIANT_TABLE[] = {INGOT_VARIANTS(MAKE_VARIANT)};
 
 }  // namespace ingot

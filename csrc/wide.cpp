@@ -31,7 +31,7 @@ constexpr Math make_math() {
 }  // namespace
 
 #define MAKE_MATH(NAME) make_math<NAME::Elements>(),
-extern const Math kWideMath[] = {INGOT_VARIANTS(MAKE_MATH)};
-extern const int kVariantCount = sizeof kWideMath / sizeof kWideMath[0];
+constexpr Math kWideMath[] = {INGOT_VARIANTS(MAKE_MATH)};
+constexpr int kVariantCount = sizeof kWideMath / sizeof kWideMath[0];
 
 }  // namespace ingot
