@@ -1,22 +1,24 @@
 // The Python module ingot._native: reads tensors through DLPack, runs steps without the interpreter lock.
 #include "python_tensors.h"
 
-#include <algorithm>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "bookkeeping.h"
+#include "interpreter.h"
 #include "measure.h"
+#include "python_measures.h"
 #include "schedule.h"
 #include "step.h"
 
 namespace ingot {
+
+const Kernels* kernels = nullptr;
+
 namespace {
 
-const Kernels* kernels = nullptr;  // chosen when the module is loaded
 constexpr const char* kTableName = "ingot._native.table";
 
 void free_table(PyObject* capsule) { delete static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
@@ -66,21 +68,6 @@ bool read_scalars(const Table& table, PyObject* scalars, double grad_scale, Step
   }
   out->grad_scale = grad_scale;
   return PyErr_Occurred() == nullptr;
-}
-
-// Lets other Python threads run meanwhile.
-template <class Work>
-void without_lock(Work work) {
-  PyThreadState* state = PyEval_SaveThread();
-  std::exception_ptr error;
-  try {
-    work();
-  } catch (const std::exception&) {
-    error = std::current_exception();
-  }
-  // Not in a destructor: while Python shuts down, this ends the thread, which must not pass through one.
-  PyEval_RestoreThread(state);
-  if (error) std::rethrow_exception(error);
 }
 
 const Table* table_of(PyObject* capsule) { return static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
@@ -162,71 +149,6 @@ PyObject* grad_squares(PyObject*, PyObject* capsule) {
   double result = 0;
   without_lock([&] { result = sum_of_squares(*table, *kernels); });
   return PyFloat_FromDouble(result);
-}
-
-// squares(tensors) -> float
-PyObject* squares(PyObject*, PyObject* tensors) {
-  Table table;
-  double result = 0;
-  if (!fill_single(table, tensors, kGrad)) return nullptr;
-  without_lock([&] { result = sum_of_squares(table, *kernels); });
-  return PyFloat_FromDouble(result);
-}
-
-// largest(tensors) -> float
-PyObject* largest(PyObject*, PyObject* tensors) {
-  Table table;
-  double result = 0;
-  if (!fill_single(table, tensors, kGrad)) return nullptr;
-  without_lock([&] { result = largest_magnitude(table, *kernels); });
-  return PyFloat_FromDouble(result);
-}
-
-// scale(tensors, factor), in place
-PyObject* scale_in_place(PyObject*, PyObject* arguments) {
-  PyObject* tensors;
-  double factor;
-  if (!PyArg_ParseTuple(arguments, "Od", &tensors, &factor)) return nullptr;
-  Table table;
-  if (!fill_single(table, tensors, kParam)) return nullptr;
-  without_lock([&] { scale(table, *kernels, factor); });
-  Py_RETURN_NONE;
-}
-
-// floor(reads, writes, mask): lists of lists of dense tensors; every word of `writes` is read and written back, with those bits
-// of the mask changed that are not set in the sum without carry of the words read: none, if the mask is 0
-PyObject* floor(PyObject*, PyObject* arguments) {
-  PyObject *reads, *writes;
-  unsigned mask;
-  if (!PyArg_ParseTuple(arguments, "O!O!I", &PyList_Type, &reads, &PyList_Type, &writes, &mask)) return nullptr;
-  const Py_ssize_t read_count = PyList_Size(reads), write_count = PyList_Size(writes);
-  if (torch.exchange == nullptr || read_count > 2 || write_count < 1 || write_count > 4) {
-    PyErr_SetString(PyExc_ValueError, "expected up to 2 lists to read and 1 to 4 lists to write");
-    return nullptr;
-  }
-  std::vector<FloorEntry> entries;
-  for (Py_ssize_t k = 0; k < read_count + write_count; ++k) {
-    Table table;
-    if (!fill_single(table, k < read_count ? PyList_GetItem(reads, k) : PyList_GetItem(writes, k - read_count), kParam)) {
-      return nullptr;
-    }
-    if (k == 0) entries.resize(table.tensors.size());
-    if (table.tensors.size() != entries.size() || !table.views.empty()) {
-      PyErr_SetString(PyExc_ValueError, "expected lists of the same length, of dense tensors");
-      return nullptr;
-    }
-    for (size_t i = 0; i < entries.size(); ++i) {
-      const Tensor& tensor = table.tensors[i];
-      const int64_t words = tensor.count() * kItemSize[static_cast<int>(tensor.dtype[kParam])] / 4;
-      entries[i].words = k == 0 ? words : std::min(words, entries[i].words);
-      uint32_t* data = static_cast<uint32_t*>(tensor.data[kParam]);
-      if (k < read_count) entries[i].streams.read[k] = data;
-      else entries[i].streams.write[k - read_count] = data;
-    }
-  }
-  const int r = static_cast<int>(read_count), w = static_cast<int>(write_count);
-  without_lock([&] { touch(entries, r, w, mask, *kernels); });
-  Py_RETURN_NONE;
 }
 
 // Module ---------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ namespace ingot {
 // The kernels for this machine, or for the instruction set that the environment variable INGOT_ISA names; null with an
 // error set if the machine does not have it.
 const Kernels* choose_kernels();
+extern const Kernels* kernels;  // what it chose, when the module was loaded
 
 // What torch provides. Only its two plain types are taken: no subclass is known to have ordinary storage.
 struct Torch {
