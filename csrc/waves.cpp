@@ -10,7 +10,7 @@ namespace {
 
 // What is kept between the passes is bounded by handling tensors in waves; a tensor of 10^9 elements is one of 730 KB.
 constexpr int64_t kWaveUnits = 1024;     // partial sums: 50 KB
-constexpr int64_t kWaveElements = 1 << 21;  // 32 MB of float32 operands, which a large cache still holds in the second pass
+constexpr int64_t kWaveElements = 1 << 19;  // 8 MB of float32 operands; see TwiceTaken
 constexpr int64_t kKeptWave = 1 << 16;   // sums of rows: 512 KB
 constexpr int64_t kKeptSmall = 1 << 13;  // sums of rows of one small tensor: 64 KB per thread
 
@@ -68,6 +68,7 @@ void TwoPass::run() const {
 void TwoPass::run_wave(Wave& wave) const {
   std::vector<Partial> partials(wave.units);
   std::vector<double> memory(wave.kept);
+  TwiceTaken units(wave.units);
   const auto find = [&](int64_t unit) -> Large& {
     const auto after = std::upper_bound(wave.large.begin(), wave.large.end(), unit,
                                         [](int64_t number, const Large& large) { return number < large.first_unit; });
@@ -80,6 +81,7 @@ void TwoPass::run_wave(Wave& wave) const {
     Stage stage(table_, kernels_);
     if (number < wave.units) {
       const Large& large = find(number);
+      units.take(number);
       partials[number] = sum_unit(stage, unit_of(large.tensor, number - large.first_unit), kept(large), nullptr);
       return;
     }
@@ -87,11 +89,13 @@ void TwoPass::run_wave(Wave& wave) const {
     for (int64_t i = task.tensor; i < task.last; ++i) run_small(stage, i);
   });
   for (Large& large : wave.large) large.totals = add_up(large.tensor, &partials[large.first_unit]);
-  share(wave.units, wave.elements, [&](int64_t number) {
+  on_threads(wave.units, wave.elements, [&] {
     Stage stage(table_, kernels_);
-    const Large& large = find(number);
-    const Part unit = unit_of(large.tensor, number - large.first_unit);
-    finish_unit(stage, unit, large.totals, &partials[large.first_unit], kept(large), nullptr);
+    units.take_again([&](int64_t number) {
+      const Large& large = find(number);
+      const Part unit = unit_of(large.tensor, number - large.first_unit);
+      finish_unit(stage, unit, large.totals, &partials[large.first_unit], kept(large), nullptr);
+    });
   });
 }
 
