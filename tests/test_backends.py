@@ -279,6 +279,10 @@ def test_an_unavailable_backend_is_refused_with_the_reason(
 def test_the_choice_on_a_cpu_without_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tensors are fused, large ones are faster one by one; who names a backend gets it."""
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not built")
+    backends.warn_without_core.cache_clear()
+    with pytest.warns(UserWarning, match="not built; steps on the CPU take several times longer"):
+        params = make_params([(2,)])
+        train(CASES["lamb"].make(params), params, 1)
     for shapes, name, expected in [
         ([(16, 64)] * 20, None, "flat"),
         ([(16, 64)] * 20 + [(512, 512)], None, "reference"),

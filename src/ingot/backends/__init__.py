@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -76,12 +78,24 @@ def choose(bucket: Bucket, name: str | None) -> Backend:
         if reason:
             raise RuntimeError(f"backend={name!r} cannot run this step: {reason}")
         return backend
+    if bucket.params[0].device.type == "cpu":
+        warn_without_core(NATIVE.unavailable())
     for backend in TABLE:
         if backend.unavailable() is not None or not backend.suits(bucket):
             continue
         if backend.prepare(bucket) is None:
             return backend
     raise AssertionError("the reference backend takes everything")
+
+
+@cache
+def warn_without_core(reason: str | None) -> None:
+    """Say once that steps on the CPU could be faster; who names a backend is not told."""
+    if reason is not None:
+        warnings.warn(
+            f"ingot: {reason}; steps on the CPU take several times longer without it. {NATIVE.hint}",
+            stacklevel=2,
+        )
 
 
 def describe() -> list[BackendInfo]:
