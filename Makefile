@@ -25,7 +25,7 @@ package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc s
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint asan big setup peers clean
+.PHONY: help demo test bench docs lint asan tsan big setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
@@ -34,6 +34,7 @@ help:
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
 	@echo 'make lint        only lint, format and types'
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
@@ -74,6 +75,12 @@ lint: $(package_stamp)
 asan: $(package_stamp)
 	$(call headline,Native core under the sanitizers)
 	PATH="$(CURDIR)/$(bin):$$PATH" OMP_NUM_THREADS=2 $(bin)/python tests/native/sanitize.py
+
+tsan: $(package_stamp)
+	$(call headline,Native core under ThreadSanitizer)
+	PATH="$(CURDIR)/$(bin):$$PATH" cmake -S . -B build/tsan -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python -DINGOT_SANITIZE=thread -DINGOT_X86=OFF > /dev/null
+	PATH="$(CURDIR)/$(bin):$$PATH" cmake --build build/tsan --target threads -j2
+	build/tsan/threads
 
 big: $(package_stamp)
 	$(call headline,A tensor of more than 2^31 elements)

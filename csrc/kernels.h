@@ -13,8 +13,9 @@ constexpr int kMaxStates = 3;
 constexpr int kMaxScalars = 16;
 constexpr int kSums = 5;  // pp gg uu pg pu, as ingot.spec.Sums
 
-// Sums add element i of a row into lane i % 64, and the lanes of every 1024 elements into a double. Both numbers are part
-// of the result: changing them changes last bits, changing anything else about the work (threads, splits, SIMD) does not.
+// Sums add element i of a row into lane i % 64 (of several short rows together: neighbours), and the lanes of every 1024 elements
+// into a double. Both numbers are part of the result: changing them changes last bits, changing anything else about the work
+// (threads, splits, SIMD) does not.
 constexpr int64_t kLanes = 64;
 constexpr int64_t kTile = 1024;
 constexpr int64_t kTileRows = 256;  // most rows of one kernel call

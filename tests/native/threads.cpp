@@ -1,0 +1,99 @@
+// Every optimizer on four threads, for ThreadSanitizer: `make tsan`. The results must be those of one thread, bit for bit.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "measure.h"
+#include "step.h"
+
+namespace {
+
+using namespace ingot;
+
+// Stands in for torch's pool.
+int four_threads(int64_t begin, int64_t end, int64_t, void (*body)(int64_t, int64_t, void*), void* context) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([=] { body(begin, end, context); });
+  for (std::thread& thread : threads) thread.join();
+  return 0;
+}
+
+// Split rows, short rows, odd rows, more rows than sums are kept of, small tensors.
+const std::vector<std::vector<int64_t>> kShapes = {{300000}, {16, 64}, {5000, 9}, {2, 70000}, {1000, 300}, {70000, 2}, {1}};
+
+struct Problem {
+  Table table;
+  std::vector<std::vector<float>> memory;
+
+  explicit Problem(const Variant& variant) {
+    table.variant = variant.number;
+    table.states = variant.states;
+    TableBuilder builder(table, true, variant.rows);
+    for (const std::vector<int64_t>& shape : kShapes) {
+      DLTensor tensors[kOperands] = {};
+      const DLTensor* operands[kOperands] = {};
+      for (int k = 0; k < kState + variant.states; ++k) {
+        tensors[k].data = fill(shape, k);
+        tensors[k].device.device_type = kDLCPU;
+        tensors[k].ndim = static_cast<int>(shape.size());
+        tensors[k].dtype = {kDLFloat, 32, 1};
+        tensors[k].shape = const_cast<int64_t*>(shape.data());
+        operands[k] = &tensors[k];
+      }
+      if (!builder.add(operands).empty()) std::abort();
+    }
+  }
+
+  float* fill(const std::vector<int64_t>& shape, int operand) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    std::vector<float> values(count);
+    for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>((i * 7919 + operand) % 1000 + 1) / 1000;
+    memory.push_back(std::move(values));
+    return memory.back().data();
+  }
+};
+
+// One step and the measures; everything it computed.
+std::vector<std::vector<float>> step(const Variant& variant, bool sharded) {
+  Problem problem(variant);
+  const Table& table = problem.table;
+  StepScalars scalars = {};
+  for (int k = 0; k < kMaxScalars; ++k) scalars.wide[k] = scalars.narrow[k] = 0.5f;
+  scalars.grad_scale = 1;
+  const TwoPass two_pass(table, kBaseline, scalars);
+  if (!variant.two_pass) {
+    run_elementwise(table, kBaseline, scalars);
+  } else if (!sharded) {
+    two_pass.run();
+  } else {
+    int64_t rows = 0;
+    for (const Tensor& tensor : table.tensors) rows += tensor.rows;
+    std::vector<double> sums(rows * kSums);
+    two_pass.first(sums.data(), rows);
+    two_pass.second(sums.data(), sums.data() + rows);
+  }
+  const double squares = sum_of_squares(table, kBaseline), largest = largest_magnitude(table, kBaseline);
+  scale(table, kBaseline, 0.5);
+  problem.memory.push_back({static_cast<float>(squares), static_cast<float>(largest)});
+  return problem.memory;
+}
+
+}  // namespace
+
+int main() {
+  for (int i = 0; i < kVariantCount; ++i) {
+    const Variant& variant = kBaseline.variants[i];
+    for (const bool sharded : {false, true}) {
+      if (sharded && !variant.two_pass) continue;
+      parallel_for = nullptr;
+      const auto alone = step(variant, sharded);
+      parallel_for = four_threads;
+      const bool same = step(variant, sharded) == alone;
+      std::printf("%-24s %s %s\n", variant.name, sharded ? "sharded" : "whole  ", same ? "the same bits" : "OTHER BITS");
+      if (!same) return 1;
+    }
+  }
+}
