@@ -39,8 +39,15 @@ bool describe(PyObject* object, DLTensor* out, std::string* why) {
 // DLPack shows only the memory behind a lazily negated view. Such a view is the imaginary part of complex numbers, so its
 // elements are not neighbours: of tensors whose elements are, only gradients are asked, for which it matters more often.
 bool may_be_negated(const DLTensor& tensor) {
-  const bool single = std::all_of(tensor.shape, tensor.shape + tensor.ndim, [](int64_t size) { return size == 1; });
-  return single || !is_row_major(tensor);
+  bool single = true;
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    if (tensor.shape[d] == 1) continue;
+    if (tensor.strides != nullptr && tensor.strides[d] != expected) return true;
+    expected *= tensor.shape[d];
+    single = false;
+  }
+  return single;
 }
 
 bool is_negated(PyObject* object, std::string* why) {

@@ -14,8 +14,6 @@ int64_t element_count(const DLTensor& tensor) {
   return count;
 }
 
-}  // namespace
-
 bool is_row_major(const DLTensor& tensor) {
   if (tensor.strides == nullptr) return true;
   int64_t expected = 1;
@@ -25,8 +23,6 @@ bool is_row_major(const DLTensor& tensor) {
   }
   return true;
 }
-
-namespace {
 
 std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor, const void* data) {
   int64_t last = 0;

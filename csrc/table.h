@@ -72,8 +72,6 @@ class TableBuilder {
   int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
 };
 
-bool is_row_major(const DLTensor& tensor);
-
 // Why a tensor's values cannot be read here; null if they can.
 const char* check_storage(const DLTensor& tensor, DType* dtype);
 
