@@ -43,7 +43,6 @@ class Writer:
     def lines(self, elements: str) -> Iterator[str]:
         """The whole struct; ``elements`` is the variant whose loops it shares, or itself."""
         yield f"struct {self.name} {{"
-        # In one text, which variants() of csrc/module.cpp takes apart.
         yield f'  static constexpr const char* kName = "{self.name}";'
         yield f'  static constexpr const char* kDigest = "{self.digest}";'
         yield f"  using Elements = {elements};"

@@ -81,12 +81,13 @@ def test_info_tells_the_instruction_set_of_the_native_core() -> None:
 
 def test_info_names_the_backends_it_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     first = "the first of the list above that runs on"
-    assert info.why("native", torch.device("cpu")) == f"{first} cpu"
-    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
-    assert info.why("flat", torch.device("cpu")) == f"not native: not today; {first} cpu"
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: None)
-    skipped = "not native: for cpu tensors only"
-    assert info.why("flat", torch.device("mps")) == f"{skipped}; {first} mps"
+    assert backends.choose_for("cpu") == ("native", f"{first} cpu")
+    assert backends.choose_for("mps") == ("flat", f"not native: for cpu tensors only; {first} mps")
+    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
+    (cpu,) = [row for row in info.collect()["chosen"] if row["device"] == "cpu"]
+    assert cpu["backend"] == "flat"
+    assert cpu["why"] == f"not native: not today; {first} cpu; large tensors go to reference"
 
 
 def test_info_says_why_a_backend_is_missing_and_how_to_get_it() -> None:

@@ -9,6 +9,7 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 
 from cases import BACKENDS, CASES, Case, each_backend, each_case
+from ingot.optim import NpuFusedAdamW
 from training import SHAPES, assert_same, give_grads, make_params, set_grad, tensors_of
 
 NORMS = [2, 2.0, math.inf, 1, 3, 0.5]
@@ -316,3 +317,14 @@ def test_clipping_with_maximize(case: Case, backend: str) -> None:
         down.step()
         assert up.grad_norm is not None and torch.equal(up.grad_norm, down.grad_norm)
     assert_same(tensors_of(up), tensors_of(down))
+
+
+@each_backend
+def test_the_norm_of_float64_gradients_of_float32_parameters(backend: str) -> None:
+    """Read in their own type: 1e39 is no float32, but its norm is known."""
+    param = Parameter(torch.ones(4))
+    set_grad(param, torch.full((4,), 1e39, dtype=torch.float64))
+    optimizer = NpuFusedAdamW([param], max_grad_norm=1.0, backend=backend)
+    optimizer.step()
+    assert optimizer.grad_norm is not None
+    assert optimizer.grad_norm.item() == pytest.approx(2e39)

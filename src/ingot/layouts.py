@@ -29,17 +29,15 @@ def overlaps_itself(tensor: Tensor) -> bool:
 
 
 def share_memory(tensors: Sequence[Tensor]) -> bool:
-    """Whether one tensor begins before another ends, as two parameters made from one tensor do."""
+    """Whether one tensor of a device begins before another ends, as two parameters made from one tensor do."""
     extents = []
     for tensor in tensors:
         if tensor.numel():
             last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             begin = tensor.data_ptr()
-            extents.append(
-                (tensor.device.index or 0, begin, begin + (last + 1) * tensor.element_size())
-            )
+            extents.append((begin, begin + (last + 1) * tensor.element_size()))
     extents.sort()
-    return any(a[0] == b[0] and b[1] < a[2] for a, b in pairwise(extents))
+    return any(second[0] < first[1] for first, second in pairwise(extents))
 
 
 def refuse_overlap(where: object, tensor: Tensor) -> None:

@@ -74,6 +74,12 @@ def check(place: Place, param: Tensor, grad: Tensor) -> None:
     shards.check(place, param, grad)
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy that is no lazily conjugated or negated view: backends see only the memory."""
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return tensor.resolve_conj().resolve_neg() if lazy else tensor
+
+
 def prepared_state(
     place: Place, name: str, param: Tensor, value: Any, dtype: torch.dtype
 ) -> Tensor:
@@ -90,8 +96,7 @@ def prepared_state(
         )
     if value.device != param.device or value.dtype != dtype:
         value = value.to(device=param.device, dtype=dtype)
-    if value.is_conj() or value.is_neg():
-        value = value.resolve_conj().resolve_neg()
+    value = resolved(value)
     refuse_overlap(f"{place}, state {name}", value)
     if shards.is_dtensor(param) or shards.is_dtensor(value):
         shards.check(f"{place}, state {name}", param, value)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ingot import backends, shards
-from ingot.places import Place, Slots, check, places, prepared_states
+from ingot.places import Place, Slots, check, places, prepared_states, resolved
 from ingot.precision import MASTER
 from ingot.recollection import Recollection
 from ingot.rounding import Rounding
@@ -127,7 +127,7 @@ class Planner:
             )
         bucket = buckets[key]
         bucket.params.append(operand(param))
-        bucket.grads.append(operand(grad.resolve_conj() if grad.is_conj() else grad))
+        bucket.grads.append(operand(resolved(grad)))
         for tensors, name in zip(bucket.states, variant.states, strict=True):
             tensors.append(operand(states[name]))
         if bucket.masters is not None:

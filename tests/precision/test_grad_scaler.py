@@ -207,3 +207,20 @@ def test_a_scale_set_by_hand() -> None:
         optimizer.grad_scale = scale
         optimizer.step()
         assert_same(tensors_of(optimizer), tensors_of(twin))
+
+
+def test_an_interrupted_step_leaves_no_scale_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle, and training goes on: the next plain step must not divide by an old scale."""
+    optimizer = CASES["adamw"].make(make_params(SHAPES))
+    params = optimizer.param_groups[0]["params"]
+    scaler = GradScaler("cpu", init_scale=2.0**6)
+    give_grads(params, 0)
+    scale_grads(scaler, params)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optimizer._planner, "plan", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scaler.step(optimizer)
+    assert not hasattr(optimizer, "grad_scale") and not hasattr(optimizer, "found_inf")

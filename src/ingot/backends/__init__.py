@@ -55,8 +55,9 @@ class BackendInfo(NamedTuple):
     devices: str
 
 
+FLAT = Flat()
 REFERENCE = Reference()
-TABLE: tuple[Backend, ...] = (NATIVE, Flat(), REFERENCE)
+TABLE: tuple[Backend, ...] = (NATIVE, FLAT, REFERENCE)
 
 
 def named(name: str) -> Backend:
@@ -110,15 +111,18 @@ def describe() -> list[BackendInfo]:
 
 
 def choose_for(device: torch.device | str) -> tuple[str, str]:
-    """``(name, why)`` of the backend taken for ordinary tensors on a device."""
+    """``(name, why)`` of the backend taken for ordinary tensors on a device; why, below a list of them."""
     skipped: list[str] = []
     for backend in TABLE:
         reason = backend.unavailable()
         if reason is None and backend.devices not in (ANYWHERE, torch.device(device).type):
             reason = f"for {backend.devices} tensors only"
         if reason is None:
-            why = "the first in the table" if not skipped else "the next in the table"
-            return backend.name, "; ".join([*skipped, why])
+            kind = torch.device(device).type
+            why = [*skipped, f"the first of the list above that runs on {kind}"]
+            if kind == "cpu" and backend is FLAT:
+                why.append("large tensors go to reference")
+            return backend.name, "; ".join(why)
         skipped.append(f"not {backend.name}: {reason}")
     raise AssertionError("the reference backend takes everything")
 

@@ -8,7 +8,6 @@ grow with the number of parameters. Nothing is assumed about where tensors live 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,8 +128,8 @@ class Flat:
             return "a tensor subclass can only be updated one by one"
         if share_memory(bucket.params):
             return "some parameters share memory"
-        if any(tensor.is_neg() for tensor in chain(bucket.params, bucket.grads, *bucket.states)):
-            return "a tensor is a lazily negated view"
+        if any(param.is_neg() for param in bucket.params):
+            return "a parameter is a lazily negated view"
         return None
 
     def run(self, bucket: Bucket) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -29,8 +28,8 @@ def collect() -> dict[str, Any]:
     """Everything the report says, as plain data."""
     chosen = []
     for device in devices():
-        name, _ = backends.choose_for(device)
-        chosen.append({"device": device.type, "backend": name, "why": why(name, device)})
+        name, why = backends.choose_for(device)
+        chosen.append({"device": device.type, "backend": name, "why": why})
     return {
         "versions": {
             "ingot": ingot.__version__,
@@ -49,16 +48,6 @@ def devices() -> list[torch.device]:
     """The kinds of device this process can use: the CPU, and the accelerator if there is one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
-
-
-def why(chosen: str, device: torch.device) -> str:
-    """Why a backend is taken, in words that fit below the list of backends."""
-    earlier = takewhile(lambda backend: backend.name != chosen, backends.describe())
-    skipped = [
-        f"not {backend.name}: {backend.reason or f'for {backend.devices} tensors only'}"
-        for backend in earlier
-    ]
-    return "; ".join([*skipped, f"the first of the list above that runs on {device.type}"])
 
 
 def instructions() -> str | None:
