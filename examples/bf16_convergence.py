@@ -20,8 +20,8 @@ from torch.func import functional_call
 from torch.nn import Linear, Module, ReLU, Sequential
 from torch.nn.functional import cross_entropy
 
-from ingot.base import FusedOptimizer
 from ingot.optim import NpuFusedAdamW, NpuFusedLamb
+from ingot.optimizer import FusedOptimizer
 
 
 class Setting(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ingot import optim
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 
 SETTINGS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "float32": (torch.float32, {}),

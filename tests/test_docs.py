@@ -71,15 +71,18 @@ def test_every_optimizer_has_an_example(name: str) -> None:
 def test_the_help_of_an_optimizer_names_every_option(name: str) -> None:
     """Its own, and those that all share, with a pointer that works."""
     cls = getattr(optim, name)
-    shared = inspect.signature(ingot.base.FusedOptimizer).parameters.keys() - {"params", "defaults"}
+    shared = inspect.signature(ingot.optimizer.FusedOptimizer).parameters.keys() - {
+        "params",
+        "defaults",
+    }
     text = inspect.getdoc(cls) or ""
     for option in shared | inspect.signature(cls).parameters.keys():
         assert re.search(rf"^ *\**{option}: |``{option}``", text, re.MULTILINE), option
-    assert "``help(ingot.base.FusedOptimizer)``" in text
+    assert "``help(ingot.optimizer.FusedOptimizer)``" in text
 
 
 def test_help_works_after_importing_the_package_alone() -> None:
-    program = "import ingot; help(ingot.optim.NpuFusedLamb); help(ingot.base.FusedOptimizer)"
+    program = "import ingot; help(ingot.optim.NpuFusedLamb); help(ingot.optimizer.FusedOptimizer)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "bias_correction: correct" in done.stdout and "rounding_seed: seed of" in done.stdout

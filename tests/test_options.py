@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 from cases import CASES, Bad, Case, Options, each_backend, each_case, each_setting
 from cases.declare import REQUIRED
-from ingot.options import OptionError
+from ingot.declare.options import OptionError
 from training import assert_same, assert_unchanged, make_params, picture, tensors_of, train
 
 # The keyword-only options that every class has.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import BACKENDS, Case, each_case
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import assert_same, set_grad, tensors_of
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

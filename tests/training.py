@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from cases.declare import Case
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 
 # Around the width of SIMD registers, with and without rows, none, one and several dimensions.
 SHAPES = [(7,), (4, 3), (), (1,), (0,), (3, 0), (2, 3, 2, 2), (33, 31), (64,), (65,), (1, 17)]

@@ -21,6 +21,6 @@ def __getattr__(name: str) -> Any:
     # Lazy, so that torch's backend autoloading can import ingot.npusim while torch itself is being imported.
     if name in __all__:
         return getattr(import_module("ingot.optim"), name)
-    if name in ("base", "optim"):
+    if name in ("optim", "optimizer"):
         return import_module(f"ingot.{name}")
     raise AttributeError(f"module 'ingot' has no attribute {name!r}")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ingot.precision import MASTER
-from ingot.shards import check as check_placement
+from ingot.sharding.dtensor import check as check_placement
+from ingot.storage.precision import MASTER
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
+    from ingot.optimizer import FusedOptimizer
 
 # How torch.optim runs a step, not what it computes: dropped when its checkpoints are loaded.
 TORCH_ONLY = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")

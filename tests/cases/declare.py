@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 
 Options = dict[str, Any]  # keyword arguments of the constructor
 

@@ -17,8 +17,8 @@ from cases.declare import (
     below_zero,
     shipped_with_torch,
 )
+from ingot.declare.options import OptionError
 from ingot.optim import NpuFusedSGD
-from ingot.options import OptionError
 
 
 def oracle(params: Sequence[Tensor], options: Options) -> Optimizer | None:

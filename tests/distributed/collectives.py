@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.nn import Parameter
 
 from cases import CASES
-from ingot.base import FusedOptimizer
 from ingot.optim import NpuFusedAdamP, NpuFusedAdamW, NpuFusedBertAdam, NpuFusedLamb, NpuFusedSGD
+from ingot.optimizer import FusedOptimizer
 from training import give_grads, make_params
 
 Check = Callable[[], None]

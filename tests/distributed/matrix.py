@@ -13,7 +13,7 @@ from layouts import LAYOUTS, Layout, local
 from torch import Tensor
 
 from cases import CASES, Case, Options
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import SHAPES, give_grads, make_params
 
 STEPS = 20

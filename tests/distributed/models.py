@@ -20,8 +20,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from cases import CASES, Case
-from ingot.base import FusedOptimizer
 from ingot.optim import NpuFusedAdamW
+from ingot.optimizer import FusedOptimizer
 
 STEPS = 20
 OPTIONS: dict[str, dict[str, Any]] = {

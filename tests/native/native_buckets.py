@@ -16,8 +16,8 @@ from ingot.optim import (
     NpuFusedLamb,
     NpuFusedSGD,
 )
-from ingot.plan import Bucket
-from ingot.precision import math_dtype
+from ingot.step.plan import Bucket
+from ingot.storage.precision import math_dtype
 
 # Numbers that make every term of every formula count.
 OPTIONS = {

@@ -10,7 +10,7 @@ import torch
 from native_buckets import SHAPES, copy_bucket, new_grads, random_bucket
 
 from ingot.backends.native import NATIVE, core
-from ingot.rounding import Rounding
+from ingot.storage.rounding import Rounding
 
 LARGE = [(2, 70000), (140001,), (9000, 9), (2000, 65)]
 NAMES = ["adamw_amsgrad", "sgd_momentum_nesterov", "lamb", "adamp", "adamp_amsgrad_nesterov"]

@@ -13,11 +13,11 @@ from ingot.backends import native
 CSRC = Path(__file__).parent.parent.parent / "csrc"
 if not CSRC.exists():
     pytest.skip("the sources of the core are not here", allow_module_level=True)
-sys.path.insert(0, str(CSRC))
+sys.path.insert(0, str(CSRC / "generate"))
 generate = pytest.importorskip("generate")
 
 TEMPLATE = """\
-from ingot.words import sqrt, where
+from ingot.declare.words import sqrt, where
 
 
 class Scalars(NamedTuple):

@@ -17,7 +17,7 @@ from native_buckets import (
 from torch import Tensor
 
 from ingot.backends import REFERENCE
-from ingot.rounding import Rounding
+from ingot.storage.rounding import Rounding
 
 SHAPE = (6, 5, 4, 3)
 SENTINEL = 77.0

@@ -17,7 +17,7 @@ from native_buckets import (
 
 from ingot.backends import REFERENCE
 from ingot.backends.native import NATIVE, core
-from ingot.rounding import Rounding
+from ingot.storage.rounding import Rounding
 
 HALVES = (torch.bfloat16, torch.float16)
 # param, grad, states

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ingot.backends.native import NATIVE, core
 from ingot.optim import NpuFusedSGD
-from ingot.plan import Bucket
+from ingot.step.plan import Bucket
 
 
 class Subclass(Tensor):

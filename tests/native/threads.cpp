@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "measure.h"
-#include "step.h"
+#include "driver/measure.h"
+#include "driver/step.h"
 
 namespace {
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from cases import Case, Options, each_case, each_setting
 from ingot import backends
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import SHAPES, assert_same, give_grads, make_params, params_of, tensors_of
 
 

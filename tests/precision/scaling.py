@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import give_grads, params_of
 
 SHAPES = [(7,), (4, 3), (), (2, 3, 2, 2), (33, 5)]

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cases import CASES, Case, each_backend, each_case
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import assert_same, give_grads, make_params, set_grad, tensors_of
 
 # What switches the built-in clipping off: BertAdam has it by default.

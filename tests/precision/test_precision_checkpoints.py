@@ -11,7 +11,7 @@ from scaling import PRECISIONS
 from torch import Tensor
 
 from cases import CASES, Case, each_backend, each_case
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import assert_same, give_grads, make_params, tensors_of, train
 
 SHAPES = [(7,), (4, 3), (), (33, 5)]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.precision import HALVES
-from ingot.rounding import Rounding, mix, random_bits, round_stochastic
+from ingot.storage.precision import HALVES
+from ingot.storage.rounding import Rounding, mix, random_bits, round_stochastic
 
 each_half = pytest.mark.parametrize("dtype", HALVES, ids=["float16", "bfloat16"])
 WORD = 0xFFFFFFFF

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cases import CASES, Case, each_backend, each_case, each_fused_backend
-from ingot.rounding import Rounding, random_bits, round_stochastic
+from ingot.storage.rounding import Rounding, random_bits, round_stochastic
 from training import assert_same, give_grads, make_params, set_grad, tensors_of, train
 
 STOCHASTIC: dict[str, Any] = {"rounding": "stochastic", "rounding_seed": 11}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cases import Case, each_backend, each_case
-from ingot.base import FusedOptimizer
+from ingot.optimizer import FusedOptimizer
 from training import make_params, set_grad
 
 SHAPES = [(7,), (4, 3), (), (2, 3, 2, 2), (33, 5), (65,)]

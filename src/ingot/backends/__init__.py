@@ -15,8 +15,8 @@ from ingot.backends.native import NATIVE
 from ingot.backends.reference import ANYWHERE, Reference
 
 if TYPE_CHECKING:
-    from ingot.norms import Factor
-    from ingot.plan import Bucket
+    from ingot.reductions.rows import Factor
+    from ingot.step.plan import Bucket
 
 
 class Backend(Protocol):

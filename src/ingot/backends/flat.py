@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ingot.backends.reference import ANYWHERE
-from ingot.layouts import share_memory
-from ingot.norms import Factor, Rows
-from ingot.precision import HALVES, math_dtype
-from ingot.rounding import random_bits, round_stochastic
+from ingot.reductions.rows import Factor, Rows
+from ingot.step.overlap import share_memory
+from ingot.storage.precision import HALVES, math_dtype
+from ingot.storage.rounding import random_bits, round_stochastic
 
 if TYPE_CHECKING:
-    from ingot.plan import Bucket
+    from ingot.step.plan import Bucket
 
 # Elements fused at a time. A larger bucket takes several rounds, so a buffer never has more elements than this
 # (or than the largest tensor): 64 MiB in float32. An operator of that size takes far longer than its launch.

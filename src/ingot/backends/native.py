@@ -15,9 +15,9 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 if TYPE_CHECKING:
-    from ingot.norms import Factor
-    from ingot.plan import Bucket
-    from ingot.spec import Spec, Variant
+    from ingot.declare.spec import Spec, Variant
+    from ingot.reductions.rows import Factor
+    from ingot.step.plan import Bucket
 
 _import_error: str | None = None
 try:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ingot.norms import Factor, Rows
-from ingot.precision import HALVES, math_dtype
-from ingot.rounding import random_bits, round_stochastic
-from ingot.shards import sum_dtype
+from ingot.reductions.rows import Factor, Rows
+from ingot.sharding.dtensor import sum_dtype
+from ingot.storage.precision import HALVES, math_dtype
+from ingot.storage.rounding import random_bits, round_stochastic
 
 if TYPE_CHECKING:
-    from ingot.plan import Bucket
+    from ingot.step.plan import Bucket
 
 ANYWHERE = "any torch device"
 

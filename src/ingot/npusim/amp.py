@@ -106,7 +106,7 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def _is_ingot(optimizer: torch.optim.Optimizer) -> bool:
-    from ingot.base import FusedOptimizer
+    from ingot.optimizer import FusedOptimizer
 
     return isinstance(optimizer, FusedOptimizer)
 

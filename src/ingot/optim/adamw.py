@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ingot.base import FusedOptimizer, Params
+from ingot.declare.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number
+from ingot.declare.spec import Group, Spec
+from ingot.declare.words import sqrt
 from ingot.optim.moments import MOMENTS_AMSGRAD, advance
-from ingot.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number
-from ingot.spec import Group, Spec
-from ingot.words import sqrt
+from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ingot.base import Common
+    from ingot.optimizer import Common
 
 
 class Scalars(NamedTuple):
@@ -78,7 +78,7 @@ class NpuFusedAdamW(FusedOptimizer):
         weight_decay: decoupled weight decay (default 1e-2).
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.optimizer.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

@@ -6,16 +6,27 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ingot.base import FusedOptimizer, Params
+from ingot.declare.options import (
+    BETA,
+    BETAS,
+    EPS,
+    FLAG,
+    LR,
+    WEIGHT_DECAY,
+    Default,
+    Number,
+    Rule,
+    real,
+)
+from ingot.declare.spec import Clip, Group, Spec
+from ingot.declare.words import sqrt
 from ingot.optim.moments import MOMENTS_AMSGRAD, advance
-from ingot.options import BETA, BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Default, Number, Rule, real
-from ingot.spec import Clip, Group, Spec
-from ingot.words import sqrt
+from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ingot.base import Common
+    from ingot.optimizer import Common
 
 # After the warm-up; x is the share of t_total that is done, warmup the share that warms up.
 # Differs from torch_npu: linear with warmup=-1 starts at the full rate (it halves it), cosine and poly work.
@@ -119,7 +130,7 @@ class NpuFusedBertAdam(FusedOptimizer):
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         clip_scope: 'group' (one norm per parameter group and dtype) or 'global' (one for everything).
         **common: ``maximize``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.optimizer.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ingot.base import FusedOptimizer, Params
+from ingot.declare.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number, Rule, real
+from ingot.declare.spec import Clip, Group, Spec, max_grad_norm_clip
+from ingot.declare.words import sqrt, where
 from ingot.optim.moments import MOMENTS, advance
-from ingot.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number, Rule, real
-from ingot.spec import Clip, Group, Spec, max_grad_norm_clip
-from ingot.words import sqrt, where
+from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ingot.base import Common
+    from ingot.optimizer import Common
 
 
 class Scalars(NamedTuple):
@@ -98,7 +98,7 @@ class NpuFusedLamb(FusedOptimizer):
         bias_correction: correct the averages for their start at zero, as the paper does (default False).
         max_weight_norm: upper limit of the weight norm, None for no limit (default 10).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.optimizer.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ingot.words import maximum
+from ingot.declare.words import maximum
 
 MOMENTS = {"exp_avg": None, "exp_avg_sq": None}
 MOMENTS_AMSGRAD = {**MOMENTS, "max_exp_avg_sq": "amsgrad"}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.optim.optimizer import required
 
-from ingot.base import FusedOptimizer, Params
-from ingot.options import FINITE, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number, OptionError
-from ingot.spec import Group, Spec
+from ingot.declare.options import FINITE, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number, OptionError
+from ingot.declare.spec import Group, Spec
+from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ingot.base import Common
+    from ingot.optimizer import Common
 
 
 class Scalars(NamedTuple):
@@ -76,7 +76,7 @@ class NpuFusedSGD(FusedOptimizer):
         weight_decay: L2 penalty (default 0).
         nesterov: Nesterov momentum; needs momentum > 0 and dampening 0 (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``; after ``import ingot``, ``help(ingot.base.FusedOptimizer)`` explains them.
+            ``rounding_seed``; after ``import ingot``, ``help(ingot.optimizer.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels.h"
+#include "loops/kernels.h"
 #include "table.h"
 
 namespace ingot {

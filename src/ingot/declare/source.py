@@ -8,10 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from language import refuse
+from ingot.declare.language import refuse
 
 PACKAGE = "ingot.optim."
-SUMS = ("pp", "gg", "uu", "pg", "pu")  # the order of ingot.spec.Sums, and of Sums in elements.h
+SUMS = (
+    "pp",
+    "gg",
+    "uu",
+    "pg",
+    "pu",
+)  # the order of ingot.declare.spec.Sums, and of Sums in elements.h
 SPEC_ARGUMENTS = ("name", "states", "scalars", "advance", "direction", "finish", "score")
 
 
@@ -117,7 +123,7 @@ def find_optimizer(module: Module) -> Optimizer | None:
         ):
             rules = body.get("rules")
             keys = rules.keys if isinstance(rules, ast.Dict) else []
-            options = frozenset(key.value for key in keys if isinstance(key, ast.Constant))
+            options = frozenset(str(key.value) for key in keys if isinstance(key, ast.Constant))
             return read_spec(module, call, options)
     return None
 
@@ -136,7 +142,7 @@ def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimi
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     scalars = module.find(ast.Name("Scalars", lineno=call.lineno))
     names = fields(scalars)
-    # With 16-bit states the core takes them by their places, see csrc/elementwise.cpp.
+    # With 16-bit states the core takes them by their places, see csrc/driver/elementwise.cpp.
     if "finish" not in given and names[:2] != ["keep", "rate"]:
         raise refuse(scalars.path, scalars.node, "without finish, keep and rate must come first")
     states = given["states"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ingot.options import FLAG, Rule
+from ingot.declare.options import FLAG, Rule
 
 HALVES = (torch.float16, torch.bfloat16)
 SUPPORTED = (torch.float32, *HALVES, torch.float64, torch.complex64, torch.complex128)

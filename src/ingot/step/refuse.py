@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ingot import shards
-from ingot.layouts import refuse_overlap
-from ingot.precision import MASTER, SUPPORTED, Precision
-from ingot.spec import Variant
+from ingot.declare.spec import Variant
+from ingot.sharding import dtensor as shards
+from ingot.step.overlap import refuse_overlap
+from ingot.storage.precision import MASTER, SUPPORTED, Precision
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
+    from ingot.optimizer import FusedOptimizer
 
 Slots = dict[str, Any]  # the state of one parameter
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels.h"
+#include "loops/kernels.h"
 #include "table.h"
 
 namespace ingot {

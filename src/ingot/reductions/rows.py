@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ingot import shards
-from ingot.exchange import Block, Roll, add_up
-from ingot.shards import Split
-from ingot.spec import Sums
+from ingot.declare.spec import Sums
+from ingot.sharding import dtensor as shards
+from ingot.sharding.collectives import Block, Roll, add_up
+from ingot.sharding.dtensor import Split
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
-    from ingot.plan import Bucket
+    from ingot.optimizer import FusedOptimizer
+    from ingot.step.plan import Bucket
 
 Factor = Tensor | float  # one number per row, or one for all
 

@@ -12,8 +12,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ingot.precision import HALVES, Precision
-from ingot.shards import is_dtensor
+from ingot.sharding.dtensor import is_dtensor
+from ingot.storage.precision import HALVES, Precision
 
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # spreads consecutive indices over the 32-bit words

@@ -12,13 +12,16 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import required
 
-from ingot import backends, checkpoint, clip, exchange, norms
-from ingot.options import FLAG, MAX_GRAD_NORM, Rule, check_all
-from ingot.plan import Bucket, Planner
-from ingot.precision import RULES, SEED, Precision
-from ingot.scaling import handed_over
-from ingot.shards import any_sharded
-from ingot.spec import Spec
+from ingot import backends, checkpoint
+from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
+from ingot.declare.spec import Spec
+from ingot.reductions import norms as clip
+from ingot.reductions import rows as norms
+from ingot.sharding import collectives as exchange
+from ingot.sharding.dtensor import any_sharded
+from ingot.step.handover import handed_over
+from ingot.step.plan import Bucket, Planner
+from ingot.storage.precision import RULES, SEED, Precision
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict

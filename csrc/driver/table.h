@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dlpack.h"
-#include "kernels.h"
+#include "loops/kernels.h"
 #include "layout.h"
 
 namespace ingot {

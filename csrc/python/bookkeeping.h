@@ -1,7 +1,7 @@
 // What a remembered plan asks of Python lists and dictionaries in every step, without a Python loop.
 #pragma once
 
-#include "python_tensors.h"
+#include "tensors.h"
 
 namespace ingot {
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ingot.precision import SUPPORTED
-from ingot.shards import Groups, local, splits_of, sum_dtype
+from ingot.sharding.dtensor import Groups, local, splits_of, sum_dtype
+from ingot.storage.precision import SUPPORTED
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
+    from ingot.optimizer import FusedOptimizer
 
 Scope = tuple[int, torch.dtype]  # one param group and the type of its parameters
 Measure = Callable[[Sequence[Tensor]], Tensor]  # some gradients to one number, as a 0-dim tensor

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ingot.shards import local
+from ingot.sharding.dtensor import local
 
 
 def overlaps_itself(tensor: Tensor) -> bool:

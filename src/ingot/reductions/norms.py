@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ingot import backends, exchange, shards
-from ingot.exchange import Scope
-from ingot.options import Rule, real
-from ingot.plan import operand
+from ingot import backends
+from ingot.declare.options import Rule, real
+from ingot.sharding import collectives as exchange
+from ingot.sharding import dtensor as shards
+from ingot.sharding.collectives import Scope
+from ingot.step.plan import operand
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
-    from ingot.plan import Bucket
+    from ingot.optimizer import FusedOptimizer
+    from ingot.step.plan import Bucket
 
 MAX_NORM = Rule("max_norm value", lambda x: real(x) >= 0, "a number >= 0")
 NORM_TYPE = Rule("norm_type value", lambda x: real(x) > 0, "a number > 0, or math.inf")

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ingot import backends, shards
-from ingot.places import Place, Slots, check, places, prepared_states, resolved
-from ingot.precision import MASTER
-from ingot.recollection import Recollection
-from ingot.rounding import Rounding
-from ingot.spec import Variant
+from ingot import backends
+from ingot.declare.spec import Variant
+from ingot.sharding import dtensor as shards
+from ingot.step.recollection import Recollection
+from ingot.step.refuse import Place, Slots, check, places, prepared_states, resolved
+from ingot.storage.precision import MASTER
+from ingot.storage.rounding import Rounding
 
 if TYPE_CHECKING:
     from ingot.backends import Backend
-    from ingot.base import FusedOptimizer
+    from ingot.optimizer import FusedOptimizer
 
 
 @dataclass(eq=False)

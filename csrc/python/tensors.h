@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "table.h"
+#include "driver/table.h"
 
 namespace ingot {
 

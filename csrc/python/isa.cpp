@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "python_tensors.h"
+#include "tensors.h"
 
 namespace ingot {
 namespace {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.amp.grad_scaler import OptState
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
+    from ingot.optimizer import FusedOptimizer
 
 
 @contextmanager

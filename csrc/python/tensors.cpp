@@ -1,5 +1,5 @@
 // Reading tensors from Python objects.
-#include "python_tensors.h"
+#include "tensors.h"
 
 #include <algorithm>
 #include <iterator>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels.h"
+#include "loops/kernels.h"
 #include "schedule.h"
 #include "stage.h"
 #include "table.h"

@@ -1,5 +1,5 @@
 // The Python module ingot._native: reads tensors through DLPack, runs steps without the interpreter lock.
-#include "python_tensors.h"
+#include "tensors.h"
 
 #include <exception>
 #include <memory>
@@ -8,10 +8,10 @@
 
 #include "bookkeeping.h"
 #include "interpreter.h"
-#include "measure.h"
-#include "python_measures.h"
-#include "schedule.h"
-#include "step.h"
+#include "driver/measure.h"
+#include "measures.h"
+#include "driver/schedule.h"
+#include "driver/step.h"
 
 namespace ingot {
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ingot.backends.native import NATIVE
-from ingot.precision import MASTER
-from ingot.shards import Specs, local
+from ingot.sharding.dtensor import Specs, local
+from ingot.storage.precision import MASTER
 
 if TYPE_CHECKING:
-    from ingot.base import FusedOptimizer
-    from ingot.plan import Bucket
+    from ingot.optimizer import FusedOptimizer
+    from ingot.step.plan import Bucket
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 // Norms and scaling of lists of tensors, and the memory floor of the benchmark.
-#include "python_measures.h"
+#include "measures.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "interpreter.h"
-#include "measure.h"
-#include "python_tensors.h"
+#include "driver/measure.h"
+#include "tensors.h"
 
 namespace ingot {
 

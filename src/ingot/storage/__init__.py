@@ -1,0 +1,1 @@
+"""How numbers are kept between steps: their types, master copies and rounding."""
