@@ -251,7 +251,7 @@ def test_the_automatic_choice_is_the_first_of_the_table(case: Case) -> None:
     params = make_params(SHAPES)
     optimizer = case.make(params)
     give_grads(params, 0)
-    buckets = optimizer._planner.plan()
+    buckets = optimizer._plan()
     assert {bucket.backend.name for bucket in buckets} == {BACKENDS[0]}
     assert backends.choose_for("cpu")[0] == BACKENDS[0]
 
@@ -291,5 +291,5 @@ def test_the_choice_on_a_cpu_without_the_core(monkeypatch: pytest.MonkeyPatch) -
         params = make_params(shapes)
         optimizer = CASES["lamb"].make(params, backend=name)
         give_grads(params, 0)
-        (bucket,) = optimizer._planner.plan()
+        (bucket,) = optimizer._plan()
         assert bucket.backend.name == expected

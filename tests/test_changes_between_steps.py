@@ -215,7 +215,7 @@ def test_another_backend_chosen_later_counts(case: Case) -> None:
     train(optimizer, params, 3)
     optimizer.backend = "reference"
     give_grads(params, 3)
-    assert {bucket.backend.name for bucket in optimizer._planner.plan()} == {"reference"}
+    assert {bucket.backend.name for bucket in optimizer._plan()} == {"reference"}
 
 
 def test_parameters_that_share_memory() -> None:

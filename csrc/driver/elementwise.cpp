@@ -36,10 +36,8 @@ void step_elements(Stage& stage, const Table& table, const Variant& variant, con
 
 void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars) {
   const Variant& variant = kernels.variants[table.variant];
-  int64_t elements = 0;
-  const std::vector<Task> tasks = stretches(table, &elements);
-  share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) {
-    const Task& task = tasks[number];
+  share(static_cast<int64_t>(table.tasks.size()), table.elements, [&](int64_t number) {
+    const Task& task = table.tasks[number];
     Stage stage(table, kernels);
     for (int64_t i = task.tensor; i < task.last; ++i) {
       const Tensor& tensor = table.tensors[i];

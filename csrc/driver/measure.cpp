@@ -25,10 +25,9 @@ void for_spans(const Table& table, const Task& task, Visit visit) {
 // One number per task, combined in the order of the tasks; the tasks depend on the sizes alone.
 template <class OfTask, class Combine>
 double reduce(const Table& table, OfTask of_task, Combine combine) {
-  int64_t elements = 0;
-  const std::vector<Task> tasks = stretches(table, &elements);
-  std::vector<double> partials(tasks.size());
-  share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) { partials[number] = of_task(tasks[number]); });
+  std::vector<double> partials(table.tasks.size());
+  share(static_cast<int64_t>(table.tasks.size()), table.elements,
+        [&](int64_t number) { partials[number] = of_task(table.tasks[number]); });
   double result = 0;
   for (const double partial : partials) result = combine(result, partial);
   return result;
@@ -72,11 +71,9 @@ double largest_magnitude(const Table& table, const Kernels& kernels) {
 }
 
 void scale(const Table& table, const Kernels& kernels, double factor) {
-  int64_t elements = 0;
-  const std::vector<Task> tasks = stretches(table, &elements);
-  share(static_cast<int64_t>(tasks.size()), elements, [&](int64_t number) {
+  share(static_cast<int64_t>(table.tasks.size()), table.elements, [&](int64_t number) {
     Stage stage(table, kernels);
-    for_spans(table, tasks[number], [&](const Span& span) {
+    for_spans(table, table.tasks[number], [&](const Span& span) {
       stage.load(span, kParamBit);
       kernels.scale[table.tensors[span.tensor].wide](stage.block().param, span.count, factor);
       stage.store(span, kParamBit);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "loops/kernels.h"
@@ -11,8 +12,45 @@
 
 namespace ingot {
 
+// After the last tensor: takes all memory that a step over the table will need.
+void schedule(Table& table, const Kernels& kernels);
+
+// A whole step of any optimizer.
+void run_table(const Table& table, const Kernels& kernels, const StepScalars& scalars);
+
 // Elementwise optimizers: one sweep over every tensor.
 void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars);
+
+// What the first pass of a two-pass optimizer knows about a unit: the part of a large tensor that one thread takes.
+struct Partial {
+  double sums[kSums];
+  double score;
+};
+
+// A tensor of more than one unit: the number of its first unit in its wave, and where its rows' sums are kept (-1: not).
+struct Large {
+  int64_t tensor;
+  int64_t first_unit;
+  int64_t kept;
+  Totals totals;
+};
+
+// Tensors that go through both passes together: what is kept between the passes is bounded that way.
+struct Wave {
+  std::vector<Task> small;
+  std::vector<Large> large;
+  int64_t units = 0;
+  int64_t kept = 0;
+  int64_t elements = 0;
+};
+
+// The waves of a step, and memory for the largest of them.
+struct Workspace {
+  std::vector<Wave> waves;
+  std::vector<Partial> partials;
+  std::vector<double> kept;
+  TwiceTaken units{0};
+};
 
 // Two-pass optimizers: sums over every tensor, finish, then the update. Only a small tensor's updates are kept between the
 // passes, in cache; those of others are computed again.
@@ -22,6 +60,8 @@ class TwoPass {
       : table_(table), kernels_(kernels), variant_(kernels.variants[table.variant]), scalars_(scalars) {}
 
   void run() const;
+  // Sorts the tensors into waves and takes memory for them.
+  std::shared_ptr<Workspace> make_workspace() const;
   // The passes one at a time, for sharded tensors: sums of other processes come in between. `sums` has one line of
   // `total_rows` per sum, `keep` and `rate` have one number per row; all start at zero.
   void first(double* sums, int64_t total_rows) const;
@@ -34,26 +74,6 @@ class TwoPass {
     int64_t row, rows;
     int64_t column, columns;
   };
-  // What the first pass knows about a unit. A unit is the part of a large tensor that one thread takes.
-  struct Partial {
-    double sums[kSums];
-    double score;
-  };
-  // A tensor of more than one unit: the number of its first unit in its wave, and where its rows' sums are kept (-1: not).
-  struct Large {
-    int64_t tensor;
-    int64_t first_unit;
-    int64_t kept;
-    Totals totals;
-  };
-  struct Wave {
-    std::vector<Task> small;
-    std::vector<Large> large;
-    int64_t units = 0;
-    int64_t kept = 0;
-    int64_t elements = 0;
-  };
-
   int64_t units_of(int64_t tensor) const;
   Part unit_of(int64_t tensor, int64_t number) const;
 
@@ -85,7 +105,7 @@ class TwoPass {
   void exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const;
 
   void run_small(Stage& stage, int64_t tensor) const;
-  void run_wave(Wave& wave) const;
+  void run_wave(Wave& wave, Workspace& workspace) const;
   template <class Visit>
   void for_all_units(Visit visit) const;
 

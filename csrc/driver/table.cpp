@@ -24,17 +24,6 @@ bool is_row_major(const DLTensor& tensor) {
   return true;
 }
 
-std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor, const void* data) {
-  int64_t last = 0;
-  int64_t expected = 1;
-  for (int d = tensor.ndim - 1; d >= 0; --d) {
-    last += (tensor.shape[d] - 1) * (tensor.strides != nullptr ? tensor.strides[d] : expected);
-    expected *= tensor.shape[d];
-  }
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
-  return {begin, begin + (last + 1) * (tensor.dtype.bits / 8)};
-}
-
 // The operand whose shape and memory order the others follow. A table of gradients alone has no parameters.
 const DLTensor& leader(const DLTensor* const* operands) {
   return operands[kParam] != nullptr ? *operands[kParam] : *operands[kGrad];
@@ -52,6 +41,18 @@ std::vector<int64_t> strides_of(const DLTensor& tensor) {
 }
 
 }  // namespace
+
+std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
+  if (element_count(tensor) == 0) return {begin, begin};
+  int64_t last = 0;
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    last += (tensor.shape[d] - 1) * (tensor.strides != nullptr ? tensor.strides[d] : expected);
+    expected *= tensor.shape[d];
+  }
+  return {begin, begin + (last + 1) * (tensor.dtype.bits / 8)};
+}
 
 const char* check_storage(const DLTensor& tensor, DType* dtype) {
   if (tensor.device.device_type != kDLCPU) return "it is not on the CPU";
@@ -113,15 +114,7 @@ std::string TableBuilder::add(const DLTensor* const* operands) {
     tensor.direct = tensor.direct && same && table_.view(tensor, k) == nullptr;
   }
   table_.tensors.push_back(tensor);
-  const Operand written = operands[kStored] != nullptr ? kStored : kParam;
-  if (operands[written] != nullptr && count > 0) extents_.push_back(extent_of(*operands[written], tensor.data[written]));
   return {};
-}
-
-bool TableBuilder::params_overlap() {
-  std::sort(extents_.begin(), extents_.end());
-  const auto touch = [](const auto& a, const auto& b) { return b.first < a.second; };
-  return std::adjacent_find(extents_.begin(), extents_.end(), touch) != extents_.end();
 }
 
 std::string TableBuilder::lay_out(Tensor& tensor, const DLTensor* const* operands) {

@@ -35,6 +35,16 @@ struct Views {
   View index;  // row-major indices, for stochastic rounding; empty if consecutive
 };
 
+// One task of a thread: a stretch of a large tensor (end > 0), or the small tensors [tensor, last).
+struct Task {
+  int64_t tensor;
+  int64_t last;
+  int64_t begin;
+  int64_t end;
+};
+
+struct Workspace;  // what a two-pass optimizer needs between its passes, see step.h
+
 struct Table {
   int variant = -1;
   int states = 0;
@@ -43,6 +53,10 @@ struct Table {
   std::vector<Tensor> tensors;
   std::vector<std::unique_ptr<Views>> views;
   std::vector<uint32_t> keys[1 + kMaxStates];  // stochastic rounding; empty: to nearest
+  // All memory that a step needs, taken before it begins: see schedule().
+  int64_t elements = 0;
+  std::vector<Task> tasks;
+  std::shared_ptr<Workspace> workspace;
 
   const View* view(const Tensor& tensor, int operand) const {
     if (tensor.views < 0) return nullptr;
@@ -59,8 +73,6 @@ class TableBuilder {
 
   // `operands[k]` is null for operands that this table does not have. All but the gradient are written to.
   std::string add(const DLTensor* const* operands);
-  // After the last tensor: whether two parameters share memory. Threads would overwrite each other's updates.
-  bool params_overlap();
 
  private:
   std::string lay_out(Tensor& tensor, const DLTensor* const* operands);
@@ -68,9 +80,11 @@ class TableBuilder {
   Table& table_;
   bool one_type_;  // all tensors must have the types of the first: what a remembered plan relies on
   bool rows_;
-  std::vector<std::pair<uintptr_t, uintptr_t>> extents_;  // where each parameter begins and ends
   int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
 };
+
+// The addresses between which the elements of a tensor lie; equal if it has none.
+std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor);
 
 // Why a tensor's values cannot be read here; null if they can.
 const char* check_storage(const DLTensor& tensor, DType* dtype);

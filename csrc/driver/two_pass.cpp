@@ -144,7 +144,7 @@ void TwoPass::exchange_kept(const Part& group, RowSums& sums, double* kept, bool
   }
 }
 
-TwoPass::Partial TwoPass::sum_unit(Stage& stage, const Part& unit, double* kept, float* updates) const {
+Partial TwoPass::sum_unit(Stage& stage, const Part& unit, double* kept, float* updates) const {
   const Tensor& t = tensor(unit.tensor);
   Partial partial = {};
   for_groups(unit, [&](const Part& group) {

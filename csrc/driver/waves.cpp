@@ -41,8 +41,16 @@ void TwoPass::run_small(Stage& stage, int64_t index) const {
   finish_unit(stage, whole, add_up(index, &partial), &partial, kept, updates);
 }
 
-void TwoPass::run() const {
+std::shared_ptr<Workspace> TwoPass::make_workspace() const {
+  auto workspace = std::make_shared<Workspace>();
+  int64_t most_units = 0, most_kept = 0;
   Wave wave;
+  const auto end_wave = [&] {
+    most_units = std::max(most_units, wave.units);
+    most_kept = std::max(most_kept, wave.kept);
+    workspace->waves.push_back(std::move(wave));
+    wave = {};
+  };
   int64_t grouped = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(table_.tensors.size()); ++i) {
     const int64_t units = units_of(i);
@@ -54,27 +62,33 @@ void TwoPass::run() const {
     const int64_t size = kept_size(i) <= kKeptWave ? kept_size(i) : 0;
     if (wave.units > 0 && (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave ||
                            wave.elements + tensor(i).count() > kWaveElements)) {
-      run_wave(wave);
-      wave = {};
+      end_wave();
     }
     wave.large.push_back({i, wave.units, size > 0 ? wave.kept : -1, {}});
     wave.units += units;
     wave.kept += size;
     wave.elements += tensor(i).count();
   }
-  run_wave(wave);
+  end_wave();
+  workspace->partials.resize(most_units);
+  workspace->kept.resize(most_kept);
+  workspace->units = TwiceTaken(most_units);
+  return workspace;
 }
 
-void TwoPass::run_wave(Wave& wave) const {
-  std::vector<Partial> partials(wave.units);
-  std::vector<double> memory(wave.kept);
-  TwiceTaken units(wave.units);
+void TwoPass::run() const {
+  for (Wave& wave : table_.workspace->waves) run_wave(wave, *table_.workspace);
+}
+
+void TwoPass::run_wave(Wave& wave, Workspace& workspace) const {
+  std::vector<Partial>& partials = workspace.partials;
+  TwiceTaken& units = workspace.units;
   const auto find = [&](int64_t unit) -> Large& {
     const auto after = std::upper_bound(wave.large.begin(), wave.large.end(), unit,
                                         [](int64_t number, const Large& large) { return number < large.first_unit; });
     return *(after - 1);
   };
-  const auto kept = [&](const Large& large) { return large.kept < 0 ? nullptr : &memory[large.kept]; };
+  const auto kept = [&](const Large& large) { return large.kept < 0 ? nullptr : &workspace.kept[large.kept]; };
   // Large units first: the small tensors at the end even out the threads.
   const int64_t small = static_cast<int64_t>(wave.small.size());
   share(wave.units + small, wave.elements, [&](int64_t number) {
@@ -91,12 +105,26 @@ void TwoPass::run_wave(Wave& wave) const {
   for (Large& large : wave.large) large.totals = add_up(large.tensor, &partials[large.first_unit]);
   on_threads(wave.units, wave.elements, [&] {
     Stage stage(table_, kernels_);
-    units.take_again([&](int64_t number) {
+    units.take_again(wave.units, [&](int64_t number) {
       const Large& large = find(number);
       const Part unit = unit_of(large.tensor, number - large.first_unit);
       finish_unit(stage, unit, large.totals, &partials[large.first_unit], kept(large), nullptr);
     });
   });
+}
+
+void schedule(Table& table, const Kernels& kernels) {
+  table.elements = 0;
+  for (const Tensor& tensor : table.tensors) table.elements += tensor.count();
+  cut_stretches(table);
+  if (table.variant >= 0 && kernels.variants[table.variant].two_pass) {
+    table.workspace = TwoPass(table, kernels, StepScalars{}).make_workspace();
+  }
+}
+
+void run_table(const Table& table, const Kernels& kernels, const StepScalars& scalars) {
+  if (kernels.variants[table.variant].two_pass) TwoPass(table, kernels, scalars).run();
+  else run_elementwise(table, kernels, scalars);
 }
 
 }  // namespace ingot

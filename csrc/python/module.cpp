@@ -6,10 +6,11 @@
 #include <new>
 #include <string>
 
-#include "bookkeeping.h"
+#include "facts.h"
 #include "interpreter.h"
 #include "driver/measure.h"
 #include "measures.h"
+#include "quick.h"
 #include "driver/schedule.h"
 #include "driver/step.h"
 
@@ -18,8 +19,6 @@ namespace ingot {
 const Kernels* kernels = nullptr;
 
 namespace {
-
-constexpr const char* kTableName = "ingot._native.table";
 
 void free_table(PyObject* capsule) { delete static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
 
@@ -50,7 +49,7 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
   TableBuilder builder(*table, true, kernels->variants[variant].rows, inner_dims);
   const std::string why = fill(*table, builder, lists);
   if (!why.empty()) return PyUnicode_FromString(why.c_str());
-  if (builder.params_overlap()) return PyUnicode_FromString("some parameters share memory");
+  schedule(*table, *kernels);
   return PyCapsule_New(table.release(), kTableName, free_table);
 }
 
@@ -80,10 +79,7 @@ PyObject* run(PyObject*, PyObject* arguments) {
   const Table* table = table_of(capsule);
   StepScalars scalars = {};
   if (table == nullptr || !read_scalars(*table, given, grad_scale, &scalars)) return nullptr;
-  without_lock([&] {
-    if (kernels->variants[table->variant].two_pass) TwoPass(*table, *kernels, scalars).run();
-    else run_elementwise(*table, *kernels, scalars);
-  });
+  without_lock([&] { run_table(*table, *kernels, scalars); });
   Py_RETURN_NONE;
 }
 
@@ -217,8 +213,10 @@ PyMethodDef methods[] = {
     {"squares", guarded<squares>, METH_O, nullptr},
     {"largest", guarded<largest>, METH_O, nullptr},
     {"scale", guarded<scale_in_place>, METH_VARARGS, nullptr},
-    {"identical", guarded<identical>, METH_VARARGS, nullptr},
-    {"gather", guarded<gather>, METH_VARARGS, nullptr},
+    {"facts", guarded<facts>, METH_VARARGS, nullptr},
+    {"remember", guarded<remember>, METH_VARARGS, nullptr},
+    {"quick_step", guarded<quick_step>, METH_VARARGS, nullptr},
+    {"forget_gradients", guarded<forget_gradients>, METH_O, nullptr},
     {"floor", guarded<floor>, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

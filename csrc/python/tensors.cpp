@@ -1,6 +1,8 @@
 // Reading tensors from Python objects.
 #include "tensors.h"
 
+#include "driver/step.h"
+
 #include <algorithm>
 #include <iterator>
 
@@ -60,6 +62,23 @@ bool is_negated(PyObject* object, std::string* why) {
 
 }  // namespace
 
+bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign) {
+  constexpr uint8_t kDLComplex = 5;
+  std::string why;
+  if (!describe(object, out, &why) || out->dtype.code == kDLComplex) return false;
+  return !(ask_sign || may_be_negated(*out)) || !is_negated(object, &why);
+}
+
+bool describe_quickly(PyObject* object, DLTensor* out) {
+  std::string why;
+  return describe(object, out, &why);
+}
+
+bool is_positive_plain(PyObject* object) {
+  std::string why;
+  return is_plain(object, &why) && !is_negated(object, &why);
+}
+
 std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
   PyObject* leader = lists[kParam] != nullptr ? lists[kParam] : lists[kGrad];
   const Py_ssize_t count = PyList_Size(leader);
@@ -106,6 +125,7 @@ bool fill_single(Table& table, PyObject* tensors, Operand operand) {
   TableBuilder builder(table, false);
   const std::string why = fill(table, builder, lists);
   if (!why.empty()) PyErr_SetString(PyExc_ValueError, why.c_str());
+  else schedule(table, *kernels);
   return why.empty();
 }
 

@@ -24,6 +24,16 @@ struct Torch {
 };
 extern Torch torch;
 
+// Describes a plain tensor of real numbers on any device; false, without an error, if it is something else or a lazily negated
+// view. Dense tensors are asked about their sign only if told to: see may_be_negated.
+bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign);
+
+// The same without asking about the sign, and whether an object is a plain tensor that is no negated view.
+bool describe_quickly(PyObject* object, DLTensor* out);
+bool is_positive_plain(PyObject* object);
+
+constexpr const char* kTableName = "ingot._native.table";  // of capsules that hold a Table
+
 // Lists of one table, null for operands it does not have; borrowed.
 using Lists = PyObject* [kOperands];
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ingot.sharding.dtensor import check as check_placement
-from ingot.storage.precision import MASTER
+from ingot.storage.master import NAME as MASTER
 
 if TYPE_CHECKING:
     from ingot.optimizer import FusedOptimizer
@@ -140,7 +140,7 @@ def loaded_slots(
     if slots and missing:
         raise ValueError(f"{name}: the state of {where} lacks {', '.join(missing)}")
     result: dict[str, Any] = {}
-    counted = optimizer.spec.counted or optimizer.precision.stochastic(param.dtype)
+    counted = optimizer.spec.counted or optimizer.precision.stochastic(param)
     for key, value in slots.items():
         if key == "step":
             result.update({key: loaded_step(f"{name}: {where}", value)} if counted else {})

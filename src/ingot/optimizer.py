@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
-from torch.optim.optimizer import required
+from torch._C._autograd import _profiler_enabled
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    required,
+)
 
 from ingot import backends, checkpoint
 from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.declare.spec import Spec
-from ingot.reductions import norms as clip
-from ingot.reductions import rows as norms
-from ingot.sharding import collectives as exchange
-from ingot.sharding.dtensor import any_sharded
-from ingot.step.handover import handed_over
-from ingot.step.plan import Bucket, Planner
+from ingot.reductions.norms import Whole, clip_in_place
+from ingot.step.bucket import Bucket
+from ingot.step.handover import handed_over, skips, take_back
+from ingot.step.plan import Planner
+from ingot.step.quick import Quick, remember
+from ingot.step.roster import all_params
+from ingot.step.run import run, tell_failure
 from ingot.storage.precision import RULES, SEED, Precision
 
 if TYPE_CHECKING:
@@ -69,8 +73,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     found_inf: Tensor
     grad_scale: Tensor | None
-    # The norm of all gradients in the last step made, unscaled, before clipping; None if nothing was clipped.
-    grad_norm: Tensor | None
     # A process group, where its other members have other parameters of the same model in optimizers of their own
     # (ZeroRedundancyOptimizer, pipeline stages): gradients are then clipped by the norm over all of them.
     norm_group: Any = None
@@ -100,8 +102,9 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _refresh(self) -> None:
         """Forget everything that was derived from the state."""
-        self._planner = Planner(self)
-        self.grad_norm = None
+        self._planner = Planner(type(self).__name__, self.spec, self.check)
+        self._quick: Quick | None = None
+        self._grad_norm: Tensor | tuple[float, torch.dtype] | None = None
 
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:
@@ -141,8 +144,6 @@ class FusedOptimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise ValueError(f"{type(self).__name__}: {error}") from None
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
         """Make one step.
 
@@ -154,6 +155,35 @@ class FusedOptimizer(torch.optim.Optimizer):
         Returns:
             What the closure returned, else None.
         """
+        if self._quick is not None and closure is None and not scaler and self._is_undisturbed():
+            done = self._quick.step(self._quick.plan, self.__dict__)
+            if done is not False:
+                self._grad_norm = None if done is True else (done, self._quick.norm_dtype)
+                return None
+            self._quick = None
+        return self._whole_step(closure, **scaler)
+
+    # Otherwise torch would wrap it, to run hooks and to tell its profiler. It is the whole step that is wrapped; the
+    # quick path is not taken when there is anything to run or to tell.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _is_undisturbed(self) -> bool:
+        """Whether nobody watches steps or waits to be called."""
+        return not (
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+            or _profiler_enabled()
+            or torch.compiler.is_compiling()
+        )
+
+    @torch.optim.Optimizer.profile_hook_step
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    @torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
+    @torch.no_grad()
+    def _whole_step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
+        """A step that takes nothing for granted."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -161,62 +191,60 @@ class FusedOptimizer(torch.optim.Optimizer):
         try:
             # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
             with handed_over(self, **scaler):
-                if not self._overflowed():
-                    self._run(self._plan())
+                roster, _ = self._planner.refresh(self.param_groups)
+                if not skips(self, roster, scaler.get("grad_scaler")):
+                    for chosen in roster.rounds:
+                        self._make_step(chosen)
         except BaseException:
-            # GradScaler takes these away after a step, but not after a failed one: the next would use them again.
-            if vars(self).pop("found_inf", None) is not None:
-                vars(self).pop("grad_scale", None)
+            take_back(vars(self))
             raise
         return loss
 
-    def _overflowed(self) -> bool:
-        """Whether a GradScaler found an overflow, here or on a process that holds other shards."""
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is None:
-            return False
-        return exchange.overflowed(self, found_inf, getattr(self, "grad_scale", None))
-
-    def _plan(self) -> list[Bucket]:
-        """The buckets of this step; if that fails, processes that would wait for this one are told."""
+    def _make_step(self, chosen: Sequence[int] | None) -> None:
+        """Plan a step and run it; if planning fails, processes that would wait for this one are told."""
         try:
-            return self._planner.plan()
+            buckets = self._plan(chosen)
         except Exception:
-            with contextlib.suppress(RuntimeError):
-                if any(map(self.spec.clips, self.param_groups)):
-                    exchange.gradient_sums(self, {}, backends.squares, failed=True)
-                elif self.spec.finish is not None and self.is_sharded():
-                    norms.sharded_factors(self, [], [], failed=True)
+            with contextlib.suppress(Exception):
+                tell_failure(self.spec, self.param_groups, self._everything())
             raise
+        groups, scale = self.param_groups, getattr(self, "grad_scale", None)
+        self._grad_norm = run(buckets, self.spec, groups, self.state, self._everything(), scale)
+        if self._planner.recalled and scale is None:
+            self._quick = remember(vars(self), self._planner, self.spec, groups, buckets)
 
-    def _run(self, buckets: list[Bucket]) -> None:
-        """Scale, then run every bucket; those of sharded two-pass optimizers meet between their passes."""
-        clip.unscale(buckets, getattr(self, "grad_scale", None))
-        self.grad_norm = clip.clip_in_step(self, buckets)
-        for bucket in buckets:
-            bucket.commit(self.state)
-        for bucket in buckets:
-            if not bucket.sharded:
-                bucket.backend.run(bucket)
-        if self.spec.finish is not None and self.is_sharded():
-            sharded = [bucket for bucket in buckets if bucket.sharded]
-            sums = [bucket.backend.first(bucket) for bucket in sharded]
-            for bucket, factors in zip(
-                sharded, norms.sharded_factors(self, sharded, sums), strict=True
-            ):
-                bucket.backend.second(bucket, *factors)
-        # Backends see local parts. Autograd must learn that the whole was changed, too.
-        for bucket in buckets:
-            if bucket.dtensors:
-                increment_version(bucket.owners)
+    def _plan(self, chosen: Sequence[int] | None = None) -> list[Bucket]:
+        """The buckets of a step over the parameters with these ordinals; None for all."""
+        return self._planner.plan(
+            self.param_groups, self.state, self.precision, self.backend, chosen
+        )
+
+    @property
+    def grad_norm(self) -> Tensor | None:
+        """The norm of all gradients in the last step made, unscaled, before clipping; None if nothing was clipped."""
+        if isinstance(self._grad_norm, tuple):  # from the quick path, which makes no tensors
+            value, dtype = self._grad_norm
+            self._grad_norm = torch.tensor(value, dtype=dtype, device="cpu")
+        return self._grad_norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters.
+
+        Args:
+            set_to_none: to None (the default) rather than to zeros.
+        """
+        if set_to_none and self._quick is not None and self._is_undisturbed():
+            self._quick.forget_gradients(self.param_groups)
+        else:
+            super().zero_grad(set_to_none)
 
     def all_params(self) -> list[Tensor]:
         """All parameters of all groups, in order."""
-        return list(chain.from_iterable(group["params"] for group in self.param_groups))
+        return all_params(self.param_groups)
 
-    def is_sharded(self) -> bool:
-        """Whether other processes hold other parts of one of the parameters."""
-        return any(any_sharded(group["params"]) for group in self.param_groups)
+    def _everything(self) -> Whole:
+        """All parameters, for norms and sums over all of them."""
+        return Whole(*self._planner.refresh(self.param_groups), self.norm_group)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:
         """Scale the gradients of all parameters in place, so that their common norm is at most ``max_norm``.
@@ -229,7 +257,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             The norm before clipping, a 0-dim tensor; 0 if there are no gradients.
         """
         with torch.no_grad():
-            return clip.clip_in_place(self, float(max_norm), float(norm_type))
+            return clip_in_place(self._everything(), float(max_norm), float(norm_type))
 
     def state_dict(self) -> dict[str, Any]:
         """The state as torch.optim lays it out; step counts as 0-dim tensors, as torch.optim has them."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ingot.backends import REFERENCE
 from ingot.backends.native import NATIVE
 from ingot.optim import (
     NpuFusedAdamP,
@@ -16,7 +18,8 @@ from ingot.optim import (
     NpuFusedLamb,
     NpuFusedSGD,
 )
-from ingot.step.plan import Bucket
+from ingot.step.bucket import Bucket, Members
+from ingot.storage.floats import floats
 from ingot.storage.precision import math_dtype
 
 # Numbers that make every term of every formula count.
@@ -77,37 +80,32 @@ def make_bucket(
     wanted = state_dtype or math_dtype(params[0].dtype)
     return Bucket(
         variant,
-        group=0,
         scalars=kind.spec.scalars(group, 3),
-        step=3,
-        dtype=params[0].dtype,
         params=list(params),
         grads=list(grads),
         states=[[torch.zeros_like(p, dtype=wanted) for p in params] for _ in variant.states],
+        formats=(floats(wanted),) * len(variant.states),
         masters=[p.float() for p in params] if masters else None,
-        owners=list(params),
+        shapes=[p.shape for p in params],
+        inner_dims=0,
+        plain=True,
         grad_scale=0.5,
+        rounding=None,
+        members=Members(0, 3, True, False, params[0].dtype, list(params), [], [], []),
     )
 
 
 def copy_bucket(bucket: Bucket, clone: Callable[[Tensor], Tensor] = torch.clone) -> Bucket:
     """The same bucket in other memory; ``clone`` decides the layout."""
     masters = bucket.masters
-    copied = Bucket(
-        bucket.variant,
-        bucket.group,
-        bucket.scalars,
-        bucket.step,
-        bucket.dtype,
+    return replace(
+        bucket,
         params=[clone(t) for t in bucket.params],
         grads=[clone(t) for t in bucket.grads],
         states=[[clone(t) for t in state] for state in bucket.states],
         masters=None if masters is None else [clone(t) for t in masters],
-        grad_scale=bucket.grad_scale,
-        rounding=bucket.rounding,
+        scratch={},
     )
-    copied.owners = list(copied.params)
-    return copied
 
 
 def run_native(bucket: Bucket) -> None:
@@ -115,6 +113,12 @@ def run_native(bucket: Bucket) -> None:
     assert NATIVE.unavailable() is None
     assert NATIVE.prepare(bucket) is None
     NATIVE.run(bucket)
+
+
+def run_reference(bucket: Bucket) -> None:
+    """The same with the reference backend."""
+    assert REFERENCE.prepare(bucket) is None
+    REFERENCE.run(bucket)
 
 
 def new_grads(bucket: Bucket, seed: int) -> None:

@@ -26,9 +26,8 @@ def digest(threads: int) -> str:
         state_dtype = dtype if dtype is torch.float16 else None
         bucket = copy_bucket(random_bucket(name, shapes, dtype, state_dtype=state_dtype))
         if dtype is torch.float16:
-            bucket.rounding = Rounding(seed=1, step=3, operands=1 + len(bucket.states))
-            for ordinal, param in enumerate(bucket.params):
-                bucket.rounding.add(ordinal, param)
+            count = len(bucket.params)
+            bucket.rounding = Rounding(1, 3, 1 + len(bucket.states), [*range(count)], [0] * count)
         for step in range(2):
             new_grads(bucket, step)
             assert NATIVE.prepare(bucket) is None

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ingot.backends.native import NATIVE, core
 from ingot.optim import NpuFusedSGD
-from ingot.step.plan import Bucket
+from ingot.step.bucket import Bucket
 
 
 class Subclass(Tensor):
@@ -80,11 +80,6 @@ def negated(bucket: Bucket) -> None:
     bucket.params[1] = torch.zeros(3, dtype=torch.complex64).conj().imag
 
 
-def tied(bucket: Bucket) -> None:
-    bucket.params[2] = torch.cat([bucket.params[1], torch.zeros(1)])
-    bucket.params[1] = bucket.params[2][1:]
-
-
 def sparse(bucket: Bucket) -> None:
     bucket.grads[1] = torch.ones(3).to_sparse()
 
@@ -104,7 +99,6 @@ REFUSED: dict[Callable[[Bucket], None], str] = {
     tuple_of_states: "lists of the same length",
     misaligned: "not aligned",
     negated: "negated",
-    tied: "some parameters share memory",
     sparse: "",
 }
 
@@ -117,7 +111,7 @@ def test_refused_with_a_reason(spoil: Callable[[Bucket], None]) -> None:
     spoil(bucket)
     reason = NATIVE.prepare(bucket)
     assert isinstance(reason, str) and REFUSED[spoil] in reason and reason
-    assert bucket.table is None
+    assert bucket.prepared is None
     assert torch.equal(bucket.params[0], before[0]) and torch.equal(bucket.grads[0], before[1])
 
 
@@ -163,9 +157,9 @@ def test_wrong_arguments_raise() -> None:
     bucket = random_bucket("adamw", [(3,)])
     assert NATIVE.prepare(bucket) is None
     with pytest.raises(ValueError, match="8 scalars"):
-        core.run(bucket.table, (1.0, 2.0), 1.0)
+        core.run(bucket.prepared, (1.0, 2.0), 1.0)
     with pytest.raises(ValueError, match="not a two-pass"):
-        core.first(bucket.table, tuple(bucket.scalars), 1.0, torch.zeros(1))
+        core.first(bucket.prepared, tuple(bucket.scalars), 1.0, torch.zeros(1))
     with pytest.raises(ValueError):
         core.run(object(), tuple(bucket.scalars), 1.0)
     lamb = random_bucket("lamb", [(3,)])
@@ -216,34 +210,34 @@ def test_keys_for_some_operands_only() -> None:
     )
 
 
-def test_gathering_stops_where_a_plan_cannot_go_on() -> None:
-    """None, not an error and not a guess: the step is then planned anew."""
-    params = [torch.zeros(2, requires_grad=True) for _ in range(2)]
-    for param in params:
-        param.grad = torch.ones(2)
-    state = torch.zeros(2)
-    slots = [{"step": 10**6, "exp_avg": state}, {"step": int("1000000"), "exp_avg": state}]
-    step, grads, states = core.gather(params, slots, ("exp_avg",), True)
-    assert step == 10**6 and len(states) == 1
-    assert all(grad is param.grad for grad, param in zip(grads, params, strict=True))
-    assert all(each is state for each in states[0])
-
-    assert core.gather(params, slots[:1], ("exp_avg",), True) is None
-    assert core.gather(params, slots, ("exp_avg", "absent"), True) is None
-    for other in (7, torch.tensor(10**6), None):
-        changed = [slots[0], {**slots[1], "step": other}]
-        assert core.gather(params, changed, ("exp_avg",), True) is None
-        assert core.gather(params, changed, ("exp_avg",), False) is not None
-    params[1].grad = None
-    assert core.gather(params, slots, ("exp_avg",), True) is None
-    with pytest.raises(AttributeError, match="grad"):
-        core.gather([1, 2], slots, ("exp_avg",), True)
+def test_facts_differ_when_a_plan_must() -> None:
+    """Anything about a tensor but its values and its address; None for tensors that must be looked at each time."""
+    base = torch.zeros(4, 6)
+    known = core.facts([[base]], [torch.ones(4, 6)])
+    assert known is not None and known == core.facts([[torch.ones(4, 6)]], [torch.zeros(4, 6)])
+    for other in (
+        base.double(),
+        base.reshape(6, 4),
+        torch.zeros(6, 4).t(),
+        torch.zeros(8, 6)[::2],
+        base[0],
+    ):
+        found = core.facts([[other]], [torch.ones(4, 6)])
+        assert found is not None and found[0] != known[0]
+    for strange in (torch.zeros(2, dtype=torch.complex64), torch.zeros(2).to_sparse(), None, 3):
+        assert core.facts([[strange]], []) is None
+    assert core.facts([], [torch.zeros(2, dtype=torch.complex64).conj().imag]) is None
 
 
-def test_identical_lists() -> None:
-    """The very same objects in the same order; equal ones are not enough."""
-    one, two = torch.zeros(1), torch.zeros(1)
-    assert core.identical([one, two], [one, two])
-    assert not core.identical([one, two], [two, one])
-    assert not core.identical([one], [one, two])
-    assert not core.identical([one], [torch.zeros(1)])
+def test_facts_tell_overlapping_memory() -> None:
+    """What is written must be alone; what is only read may be shared."""
+    base = torch.zeros(10)
+    for written, read, overlap in [
+        ([base[:5], base[5:]], [], False),
+        ([base[:6], base[5:]], [], True),
+        ([base[:5]], [base[4:]], True),
+        ([base[:5]], [base[5:], base[6:]], False),
+        ([base[5:5], base], [], False),
+    ]:
+        found = core.facts([written], read)
+        assert found is not None and found[1] is overlap

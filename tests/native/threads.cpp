@@ -46,6 +46,7 @@ struct Problem {
       }
       if (!builder.add(operands).empty()) std::abort();
     }
+    schedule(table, kBaseline);
   }
 
   float* fill(const std::vector<int64_t>& shape, int operand) {

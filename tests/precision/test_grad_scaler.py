@@ -217,10 +217,10 @@ def test_an_interrupted_step_leaves_no_scale_behind(monkeypatch: pytest.MonkeyPa
     give_grads(params, 0)
     scale_grads(scaler, params)
 
-    def interrupt() -> None:
+    def interrupt(chosen: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(optimizer._planner, "plan", interrupt)
+    monkeypatch.setattr(optimizer, "_plan", interrupt)
     with pytest.raises(KeyboardInterrupt):
         scaler.step(optimizer)
     assert not hasattr(optimizer, "grad_scale") and not hasattr(optimizer, "found_inf")

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.storage.precision import HALVES
-from ingot.storage.rounding import Rounding, mix, random_bits, round_stochastic
+from ingot.storage.rounding import HALVES, Rounding, mix, random_bits, round_stochastic
 
 each_half = pytest.mark.parametrize("dtype", HALVES, ids=["float16", "bfloat16"])
 WORD = 0xFFFFFFFF
@@ -121,8 +120,7 @@ def test_bits_of_neighbouring_elements_are_independent() -> None:
 
 
 def rounding(step: int, seed: int = 7, ordinal: int = 3) -> Rounding:
-    result = Rounding(seed, step, operands=3)
-    result.add(ordinal, torch.zeros(2))
+    result = Rounding(seed, step, 3, [ordinal], [0])
     return result
 
 

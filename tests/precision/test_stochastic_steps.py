@@ -41,9 +41,7 @@ def test_every_backend_rounds_by_the_same_function(backend: str, dtype: torch.dt
         with torch.no_grad():
             param.zero_()
         optimizer.step()
-        rounding = Rounding(11, step, operands=1)
-        rounding.add(0, other)
-        rounding.add(1, param)
+        rounding = Rounding(11, step, 1, [0, 1], [0, 0])
         bits = random_bits(torch.arange(value.numel()), rounding.keys[0][1])
         expected = round_stochastic(-value, dtype, bits).to(dtype)
         torch.testing.assert_close(param.detach(), expected, rtol=0, atol=0, equal_nan=True)

@@ -5,44 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ingot.backends.backend import Backend
 from ingot.backends.flat import Flat
 from ingot.backends.native import NATIVE
-from ingot.backends.reference import ANYWHERE, Reference
+from ingot.backends.reference import Reference
 
 if TYPE_CHECKING:
-    from ingot.reductions.rows import Factor
-    from ingot.step.plan import Bucket
-
-
-class Backend(Protocol):
-    """What a backend provides. It keeps nothing between steps but what it puts into ``bucket.memory``."""
-
-    name: str
-    devices: str  # a device type, or ANYWHERE
-    hint: str  # how to get it
-
-    def unavailable(self) -> str | None:
-        """Why it cannot be used on this machine; None if it can."""
-
-    def suits(self, bucket: Bucket) -> bool:
-        """Whether it is the better choice, compared with those after it; not asked if a backend was named."""
-
-    def prepare(self, bucket: Bucket) -> str | None:
-        """Get ready to run a bucket, changing none of its tensors; or say why that cannot be."""
-
-    def run(self, bucket: Bucket) -> None:
-        """Update all tensors of a bucket that is complete in this process."""
-
-    def first(self, bucket: Bucket) -> Tensor:
-        """First pass of a sharded bucket: advance the states; return local sums, [names, rows]."""
-
-    def second(self, bucket: Bucket, keep: Factor, rate: Factor) -> None:
-        """Second pass, with one (keep, rate) per row, or one for all rows."""
+    from ingot.step.bucket import Bucket
 
 
 class BackendInfo(NamedTuple):
@@ -55,6 +29,7 @@ class BackendInfo(NamedTuple):
     devices: str
 
 
+ANYWHERE = "any torch device"
 FLAT = Flat()
 REFERENCE = Reference()
 TABLE: tuple[Backend, ...] = (NATIVE, FLAT, REFERENCE)
@@ -72,21 +47,27 @@ def named(name: str) -> Backend:
 
 
 def choose(bucket: Bucket, name: str | None) -> Backend:
-    """The first backend that takes the bucket, or the named one."""
+    """The first backend that takes the bucket, or the named one; it is then prepared for it."""
+    device = bucket.params[0].device
     if name is not None:
         backend = named(name)
-        reason = backend.prepare(bucket)
+        reason = backend.prepare(bucket) if backend.runs_on(device) else other_device(backend)
         if reason:
             raise RuntimeError(f"backend={name!r} cannot run this step: {reason}")
         return backend
-    if bucket.params[0].device.type == "cpu":
+    if device.type == "cpu":
         warn_without_core(NATIVE.unavailable())
     for backend in TABLE:
-        if backend.unavailable() is not None or not backend.suits(bucket):
+        if not backend.runs_on(device) or backend.unavailable() is not None:
             continue
-        if backend.prepare(bucket) is None:
+        if backend.suits(bucket) and backend.prepare(bucket) is None:
             return backend
     raise AssertionError("the reference backend takes everything")
+
+
+def other_device(backend: Backend) -> str:
+    """Why a backend is not for the tensors of some device."""
+    return f"for {' and '.join(backend.devices or ())} tensors only"
 
 
 @cache
@@ -104,9 +85,8 @@ def describe() -> list[BackendInfo]:
     rows = []
     for backend in TABLE:
         reason = backend.unavailable()
-        rows.append(
-            BackendInfo(backend.name, reason is None, reason or "", backend.hint, backend.devices)
-        )
+        where = ANYWHERE if backend.devices is None else ", ".join(backend.devices)
+        rows.append(BackendInfo(backend.name, reason is None, reason or "", backend.hint, where))
     return rows
 
 
@@ -115,8 +95,8 @@ def choose_for(device: torch.device | str) -> tuple[str, str]:
     skipped: list[str] = []
     for backend in TABLE:
         reason = backend.unavailable()
-        if reason is None and backend.devices not in (ANYWHERE, torch.device(device).type):
-            reason = f"for {backend.devices} tensors only"
+        if reason is None and not backend.runs_on(torch.device(device)):
+            reason = other_device(backend)
         if reason is None:
             kind = torch.device(device).type
             why = [*skipped, f"the first of the list above that runs on {kind}"]
@@ -127,31 +107,22 @@ def choose_for(device: torch.device | str) -> tuple[str, str]:
     raise AssertionError("the reference backend takes everything")
 
 
-def on_cpu(value: float) -> Tensor:
-    """A number of the native core as a 0-dim tensor."""
-    return torch.tensor(value, dtype=torch.float64, device="cpu")
+def fallback(tensors: Sequence[Tensor]) -> Backend:
+    """The backend that measures and scales lists of tensors from anywhere."""
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    return NATIVE if on_cpu and NATIVE.unavailable() is None else REFERENCE
 
 
 def squares(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of the squares of all elements, as a 0-dim tensor on the device of the first."""
-    value = NATIVE.squares(tensors) if NATIVE.unavailable() is None else None
-    return REFERENCE.squares(tensors) if value is None else on_cpu(value)
-
-
-def grad_squares(bucket: Bucket) -> Tensor:
-    """The sum of the squares of a bucket's gradients; the native backend has them at hand already."""
-    if bucket.backend is not NATIVE:
-        return squares(bucket.grads)
-    return on_cpu(NATIVE.grad_squares(bucket))
+    """The sum of the squares of all elements, as a 0-dim tensor."""
+    return fallback(tensors).squares(tensors)
 
 
 def largest(tensors: Sequence[Tensor]) -> Tensor:
     """The largest magnitude, NaN if there is one, as a 0-dim tensor."""
-    value = NATIVE.largest(tensors) if NATIVE.unavailable() is None else None
-    return REFERENCE.largest(tensors) if value is None else on_cpu(value)
+    return fallback(tensors).largest(tensors)
 
 
 def scale_(tensors: Sequence[Tensor], factor: Tensor) -> None:
     """Multiply all tensors in place."""
-    if NATIVE.unavailable() is not None or not NATIVE.scale_(tensors, factor):
-        REFERENCE.scale_(tensors, factor)
+    fallback(tensors).scale_(tensors, factor)

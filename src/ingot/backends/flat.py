@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ingot.backends.reference import ANYWHERE
-from ingot.reductions.rows import Factor, Rows
-from ingot.step.overlap import share_memory
-from ingot.storage.precision import HALVES, math_dtype
-from ingot.storage.rounding import random_bits, round_stochastic
+from ingot.backends.backend import Backend, reserve
+from ingot.reductions.rows import PerRow, Rows
+from ingot.storage import master
+from ingot.storage.precision import math_dtype
+from ingot.storage.rounding import HALVES, random_bits, round_stochastic
 
 if TYPE_CHECKING:
-    from ingot.step.plan import Bucket
+    from ingot.step.bucket import Bucket
 
 # Elements fused at a time. A larger bucket takes several rounds, so a buffer never has more elements than this
 # (or than the largest tensor): 64 MiB in float32. An operator of that size takes far longer than its launch.
@@ -94,7 +94,7 @@ class Round:
         if not self.whole_rows:
             self.rows.sums.index_add_(1, self.row_of_piece, self.piece_sums)
 
-    def spread(self, factor: Factor) -> Factor:
+    def spread(self, factor: PerRow) -> PerRow:
         """One number per row to one per element."""
         if not isinstance(factor, Tensor):
             return factor
@@ -104,16 +104,10 @@ class Round:
         return factor.index_select(0, self.piece_of_element)
 
 
-class Flat:
+class Flat(Backend):
     """Runs on any torch device that has the ordinary operators."""
 
     name = "flat"
-    devices = ANYWHERE
-    hint = "It is part of the package."
-
-    def unavailable(self) -> str | None:
-        """It is always there."""
-        return None
 
     def suits(self, bucket: Bucket) -> bool:
         """Not for large tensors on a CPU, where copies cost more than they save."""
@@ -126,10 +120,10 @@ class Flat:
         """It takes plain tensors, each with memory of its own: results are copied back at the end."""
         if not bucket.plain:
             return "a tensor subclass can only be updated one by one"
-        if share_memory(bucket.params):
-            return "some parameters share memory"
         if any(param.is_neg() for param in bucket.params):
             return "a parameter is a lazily negated view"
+        largest = max(sum(each.numels) for each in rounds(bucket))
+        reserve(bucket.params[0].device, largest, math_dtype(bucket.params[0].dtype), 20)
         return None
 
     def run(self, bucket: Bucket) -> None:
@@ -152,7 +146,7 @@ class Flat:
             sums.append(each.rows.sums.clone())
         return torch.cat(sums, 1)
 
-    def second(self, bucket: Bucket, keep: Factor, rate: Factor) -> None:
+    def second(self, bucket: Bucket, keep: PerRow, rate: PerRow) -> None:
         """Apply one (keep, rate) per row."""
         start = 0
         for each in rounds(bucket):
@@ -173,9 +167,7 @@ class Flat:
         if not (isinstance(bucket.grad_scale, float) and bucket.grad_scale == 1.0):
             grad.mul_(bucket.grad_scale)
         if masters:
-            master = states.pop()
-            rounded = master.to(bucket.params[0].dtype).to(each.dtype)
-            param.copy_(torch.where(rounded == param, master, param))
+            param.copy_(master.adopted(param.to(bucket.params[0].dtype), states.pop()))
         return param, grad, states
 
     def _advance(self, bucket: Bucket, each: Round) -> Tensor:
@@ -201,7 +193,7 @@ class Flat:
         each.add_rows()
 
     def _apply(
-        self, bucket: Bucket, each: Round, update: Tensor, keep: Factor, rate: Factor
+        self, bucket: Bucket, each: Round, update: Tensor, keep: PerRow, rate: PerRow
     ) -> None:
         """``param = keep * param - rate * update``, stored."""
         param = each.buffers[0]
@@ -230,9 +222,9 @@ class Flat:
 def rounds(bucket: Bucket) -> list[Round]:
     """The rounds of a bucket; buffers of a list of shapes met before are used again."""
     # Of a DTensor the whole shape counts as well: lengths of rows are those over all shards.
-    shapes = tuple((p.shape, o.shape) for p, o in zip(bucket.params, bucket.owners, strict=True))
+    shapes = tuple(p.shape for p in bucket.params), tuple(bucket.shapes)
     key: Any = ("flat", bucket.params[0].device, bucket.params[0].dtype, shapes)
-    memory = bucket.memory
+    memory = bucket.scratch
     if key not in memory:
         while len(memory) >= KEPT:
             memory.pop(next(iter(memory)))

@@ -14,19 +14,23 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
+from ingot.backends.backend import Backend
+from ingot.storage.floats import FloatFormat
+
 if TYPE_CHECKING:
     from ingot.declare.spec import Spec, Variant
-    from ingot.reductions.rows import Factor
-    from ingot.step.plan import Bucket
+    from ingot.reductions.rows import PerRow
+    from ingot.step.bucket import Bucket
 
 _import_error: str | None = None
 try:
-    from ingot import _native as core
+    import ingot._native as core
 except ImportError as error:
     # Asked for by name and not to be had: an error, as with backend="native".
     if "INGOT_ISA" in str(error):
         raise
     _import_error = str(error)
+    core = None  # type: ignore[assignment]
 
 _LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 
@@ -83,11 +87,11 @@ def _data(spec: Spec) -> tuple[Any, ...]:
     return [*spec.states.items()], spec.sums, spec.rows
 
 
-class Native:
+class Native(Backend):
     """Runs on CPU tensors of floating-point types, whatever their layout."""
 
     name = "native"
-    devices = "cpu"
+    devices = ("cpu",)
     hint = (
         "Reinstall ingot where a C++17 compiler is found; INGOT_REQUIRE_NATIVE=1 shows its errors."
     )
@@ -96,15 +100,14 @@ class Native:
         """Why the core cannot be used: not built, or no match for this torch."""
         return _unavailable()
 
-    def suits(self, bucket: Bucket) -> bool:
-        """Nothing is faster where it runs."""
-        return True
-
     def prepare(self, bucket: Bucket) -> str | None:
-        """Read all tensors as they are now into ``bucket.table``; or say why they cannot be taken."""
+        """Read all tensors as they are now into ``bucket.prepared``; or say why they cannot be taken."""
         number = _number(bucket.variant)
         if number is None:
             return f"{bucket.variant.name} was not compiled in"
+        for form in bucket.formats:
+            if not isinstance(form, FloatFormat):
+                return f"it does not know states kept as {form.name}"
         table = core.prepare(
             number,
             bucket.params,
@@ -112,81 +115,75 @@ class Native:
             bucket.states,
             bucket.masters,
             None if bucket.rounding is None else bucket.rounding.keys,
-            # The real view of a complex parameter has one dimension more; it makes no rows of a vector.
-            1 if bucket.owners and bucket.owners[0].is_complex() else 0,
+            bucket.inner_dims,
         )
         if isinstance(table, str):
             return table
-        bucket.table = table
+        bucket.prepared = table
         return None
 
     def run(self, bucket: Bucket) -> None:
         """Update all tensors; two-pass optimizers do both passes and ``finish`` inside the call."""
-        core.run(bucket.table, bucket.scalars, float(bucket.grad_scale))
+        core.run(bucket.prepared, bucket.scalars, float(bucket.grad_scale))
         _written(bucket)
 
     def first(self, bucket: Bucket) -> Tensor:
         """Advance the states; return the sums of every row, [spec.sums, rows]."""
-        shape = len(bucket.variant.spec.sums), core.rows(bucket.table)
+        shape = len(bucket.variant.spec.sums), core.rows(bucket.prepared)
         sums = torch.zeros(shape, dtype=torch.float64, device="cpu")
-        core.first(bucket.table, bucket.scalars, float(bucket.grad_scale), sums)
+        core.first(bucket.prepared, bucket.scalars, float(bucket.grad_scale), sums)
         return sums
 
-    def second(self, bucket: Bucket, keep: Factor, rate: Factor) -> None:
+    def second(self, bucket: Bucket, keep: PerRow, rate: PerRow) -> None:
         """Apply one (keep, rate) per row, or one for all rows."""
-        rows = core.rows(bucket.table)
+        rows = core.rows(bucket.prepared)
         keeps, rates = (
             torch.as_tensor(factor, dtype=torch.float64, device="cpu").expand(rows).contiguous()
             for factor in (keep, rate)
         )
-        core.second(bucket.table, bucket.scalars, float(bucket.grad_scale), keeps, rates)
+        core.second(bucket.prepared, bucket.scalars, float(bucket.grad_scale), keeps, rates)
         _written(bucket)
 
-    def grad_squares(self, bucket: Bucket) -> float:
+    def grad_squares(self, bucket: Bucket) -> Tensor:
         """The sum of the squares of the gradients, in double precision; after ``prepare``."""
         if bucket.grads[0].dtype is torch.float64 and bucket.params[0].dtype is not torch.float64:
-            return core.squares(bucket.grads)  # the table would read them as float32
-        return core.grad_squares(bucket.table)
+            return on_cpu(core.squares(bucket.grads))  # the table would read them as float32
+        return on_cpu(core.grad_squares(bucket.prepared))
 
-    def identical(self, one: list[Any], two: list[Any]) -> bool:
-        """Whether two lists hold the very same objects in the same order."""
-        return core.identical(one, two)
-
-    def gather(
-        self,
-        params: list[Tensor],
-        slots: list[dict[str, Any]],
-        names: tuple[str, ...],
-        counted: bool,
-    ) -> tuple[int, list[Tensor], list[list[Tensor]]] | None:
-        """The common step count (0 unless ``counted``), the gradients and the states of some parameters.
-
-        None if a gradient or a state is missing, or if the counts differ.
-        """
-        return core.gather(params, slots, names, counted)
-
-    def squares(self, tensors: Sequence[Tensor]) -> float | None:
-        """The sum of squares in double precision; None if a tensor cannot be read."""
+    def squares(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The sum of squares in double precision."""
         try:
-            return core.squares(list(tensors))
-        except ValueError:
-            return None
+            return on_cpu(core.squares(list(tensors)))
+        except ValueError:  # it cannot read one of them
+            return super().squares(tensors)
 
-    def largest(self, tensors: Sequence[Tensor]) -> float | None:
-        """The largest magnitude, NaN if there is one; None if a tensor cannot be read."""
+    def largest(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The largest magnitude, NaN if there is one."""
         try:
-            return core.largest(list(tensors))
+            return on_cpu(core.largest(list(tensors)))
         except ValueError:
-            return None
+            return super().largest(tensors)
 
-    def scale_(self, tensors: Sequence[Tensor], factor: Tensor | float) -> bool:
-        """Multiply all tensors in place; False, with nothing done, if one cannot be taken."""
+    def scale_(self, tensors: Sequence[Tensor], factor: Tensor) -> None:
+        """Multiply all tensors in place."""
         try:
             core.scale(list(tensors), float(factor))
         except ValueError:
-            return False
-        increment_version(tensors)
-        return True
+            super().scale_(tensors, factor)
+        else:
+            increment_version(tensors)
+
+    def facts(self, written: list[list[Tensor]], read: list[Tensor]) -> tuple[bytes, bool] | None:
+        """Type, device, shape and strides of all tensors, and whether a written one shares memory with another.
+
+        None if the core cannot read one of them. Unlike everything else here it takes tensors of any device.
+        """
+        return core.facts(written, read)
+
+
+def on_cpu(value: float) -> Tensor:
+    """A number of the core as a 0-dim tensor."""
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
 def floor(reads: Sequence[Sequence[Tensor]], writes: Sequence[Sequence[Tensor]]) -> None:

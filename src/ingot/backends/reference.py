@@ -2,189 +2,186 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ingot.reductions.rows import Factor, Rows
+from ingot.backends.backend import Backend, reserve
+from ingot.reductions.rows import PerRow, Rows
 from ingot.sharding.dtensor import sum_dtype
-from ingot.storage.precision import HALVES, math_dtype
-from ingot.storage.rounding import random_bits, round_stochastic
+from ingot.storage import master
+from ingot.storage.floats import floats
+from ingot.storage.format import Bits
+from ingot.storage.precision import math_dtype
+from ingot.storage.rounding import random_bits
 
 if TYPE_CHECKING:
-    from ingot.step.plan import Bucket
+    from ingot.step.bucket import Bucket
 
-ANYWHERE = "any torch device"
+# Elements taken at a time. What the math needs beside the tensors is then bounded and can be reserved before the
+# commit; on the CPU it stays in the cache as well.
+PIECE_ON_CPU, PIECE = 1 << 18, 1 << 24
+BUFFERS = (
+    20  # temporaries alive at the same time: operands in the type of the math, results, random bits
+)
 
 
-class Operands:
-    """One tensor of a bucket: what is loaded from it and stored into it, with the conversions between."""
+class Piece:
+    """Some neighbouring rows of one tensor of a bucket: what is loaded from it and stored into it."""
 
-    def __init__(self, bucket: Bucket, index: int) -> None:
-        self.bucket, self.index = bucket, index
-        self.stored = bucket.params[index]
+    def __init__(self, bucket: Bucket, index: int, rows: slice | None) -> None:
+        self.bucket, self.index, self.rows = bucket, index, rows
+        self.stored = self._cut(bucket.params[index])
         self.dtype = math_dtype(self.stored.dtype)
+
+    def _cut(self, tensor: Tensor) -> Tensor:
+        return tensor if self.rows is None else tensor[self.rows]
 
     def param(self) -> Tensor:
         """The parameter in the type of the math; from its master copy, unless someone else changed it."""
         if self.bucket.masters is None:
             return self.stored.to(self.dtype)
-        master = self.bucket.masters[self.index]
-        return torch.where(master.to(self.stored.dtype) == self.stored, master, self.stored)
+        return master.adopted(self.stored, self._cut(self.bucket.masters[self.index]))
 
     def grad(self) -> Tensor:
         """The gradient, scaled."""
         scale = self.bucket.grad_scale
         if isinstance(scale, Tensor):
             scale = scale.to(self.dtype)  # a 0-dim gradient would take on the type of a wider scale
-        return self.bucket.grads[self.index].to(self.dtype) * scale
+        return self._cut(self.bucket.grads[self.index]).to(self.dtype) * scale
 
     def states(self) -> list[Tensor]:
         """The states in the type of the math."""
-        return [state[self.index].to(self.dtype) for state in self.bucket.states]
+        pairs = zip(self.bucket.formats, self._parts(), strict=True)
+        return [form.load(parts, self.dtype) for form, parts in pairs]
 
     def store_states(self, values: Sequence[Tensor]) -> None:
         """Write new states."""
-        for operand, (state, value) in enumerate(zip(self.bucket.states, values, strict=True), 1):
-            self._store(operand, state[self.index], value)
+        triples = zip(self.bucket.formats, self._parts(), values, strict=True)
+        for operand, (form, parts, value) in enumerate(triples, 1):
+            form.store(parts, value, self._bits(operand))
 
     def store_param(self, value: Tensor) -> None:
         """Write the parameter, and its master copy if there is one."""
         if self.bucket.masters is None:
-            self._store(0, self.stored, value)
+            floats(self.stored.dtype).store([self.stored], value, self._bits(0))
         else:
-            self.bucket.masters[self.index].copy_(value)
+            self._cut(self.bucket.masters[self.index]).copy_(value)
             self.stored.copy_(value)
 
-    def _store(self, operand: int, target: Tensor, value: Tensor) -> None:
+    def _parts(self) -> list[list[Tensor]]:
+        return [[*map(self._cut, parts)] for parts in self.bucket.parts_of(self.index)]
+
+    def _bits(self, operand: int) -> Bits | None:
+        """Random bits for every element, if anything is rounded stochastically."""
         rounding = self.bucket.rounding
-        if rounding is not None and target.dtype in HALVES:
-            index = torch.arange(value.numel(), device=value.device).reshape(value.shape)
-            bits = random_bits(index, rounding.keys[operand][self.index])
-            value = round_stochastic(value.contiguous(), target.dtype, bits)
-        target.copy_(value)
+        if rounding is None:
+            return None
+
+        def bits() -> Tensor:
+            whole = self.bucket.params[self.index]
+            start = 0 if self.rows is None else self.rows.start * (whole.numel() // whole.shape[0])
+            index = torch.arange(start, start + self.stored.numel(), device=self.stored.device)
+            return random_bits(index.reshape(self.stored.shape), rounding.keys[operand][self.index])
+
+        return bits
 
 
-class Reference:
+class Reference(Backend):
     """Runs on any torch device; the number of operators grows with the number of tensors."""
 
     name = "reference"
-    devices = ANYWHERE
-    hint = "It is part of the package."
-
-    def unavailable(self) -> str | None:
-        """It is always there."""
-        return None
-
-    def suits(self, bucket: Bucket) -> bool:
-        """It takes what is left."""
-        return True
 
     def prepare(self, bucket: Bucket) -> str | None:
-        """It takes everything."""
+        """It takes everything; see that there is room for what the math needs."""
+        sizes = [
+            piece.stored.numel() for i in range(len(bucket.params)) for piece in pieces(bucket, i)
+        ]
+        stored = bucket.params[0]
+        if bucket.plain and not stored.is_meta:
+            reserve(stored.device, max(sizes), math_dtype(stored.dtype), BUFFERS)
+        if bucket.variant.two_pass:
+            bucket.prepared = Rows(bucket, sum_dtype(stored))
+        if bucket.rounding is not None:
+            assert bucket.rounding.keys
         return None
 
     def run(self, bucket: Bucket) -> None:
         """Update all tensors of a bucket that is complete in this process."""
         if bucket.variant.two_pass:
-            sums = self.first(bucket)
-            rows = Rows(bucket, sums.dtype)
-            rows.sums.copy_(sums)
+            rows: Rows = bucket.prepared
+            rows.values.zero_()
+            rows.sums.copy_(self.first(bucket))
             rows.add_up(bucket.scalars)
             self.second(bucket, *rows.factors(bucket.scalars))
             return
         s = bucket.scalars
-        for i in range(len(bucket.params)):
-            operands = Operands(bucket, i)
-            param, update = self._advance(operands)
-            operands.store_param(s.keep * param - s.rate * update)
+        for index in range(len(bucket.params)):
+            for piece in pieces(bucket, index):
+                param, update = self._advance(piece)
+                piece.store_param(s.keep * param - s.rate * update)
 
     def first(self, bucket: Bucket) -> Tensor:
         """Advance the states; return the sums of every row."""
-        spec = bucket.variant.spec
         columns = []
-        for i in range(len(bucket.params)):
-            operands = Operands(bucket, i)
-            param, update = self._advance(operands)
-            tensors = {"p": param, "g": operands.grad(), "u": update}
-            rows = row_count(bucket, i)
-            columns.append(
-                torch.stack(
-                    [
-                        (tensors[one] * tensors[two])
-                        .reshape(rows, param.numel() // max(rows, 1))
-                        .sum(1, dtype=sum_dtype(param))
-                        for one, two in map(tuple, spec.sums)
-                    ]
-                )
-            )
+        for index, count in enumerate(bucket.row_counts):
+            parts = [self._sums(bucket, piece, count != 1) for piece in pieces(bucket, index)]
+            whole = torch.cat(parts, 1)
+            columns.append(whole if whole.shape[1] == count else whole.sum(1, keepdim=True))
         return torch.cat(columns, 1)
 
-    def second(self, bucket: Bucket, keep: Factor, rate: Factor) -> None:
-        """Apply one (keep, rate) per row."""
-        start = 0
-        for i, stored in enumerate(bucket.params):
-            operands = Operands(bucket, i)
-            param, grad, states = operands.param(), operands.grad(), operands.states()
-            update = bucket.variant.direction(param, grad, states, bucket.scalars)
-            rows = row_count(bucket, i)
-            shape = (rows,) + (1,) * (stored.ndim - 1) if stored.ndim else ()
-            k, r = (
-                f[start : start + rows].to(param.dtype).reshape(shape)
-                if isinstance(f, Tensor)
-                else f
-                for f in (keep, rate)
-            )
-            operands.store_param(k * param - r * update)
-            start += rows
-
-    def _advance(self, operands: Operands) -> tuple[Tensor, Tensor]:
-        """Store the new states; return the old parameter and the update."""
-        variant, s = operands.bucket.variant, operands.bucket.scalars
-        param, grad = operands.param(), operands.grad()
-        operands.store_states(variant.advance(param, grad, operands.states(), s))
-        return param, variant.direction(param, grad, operands.states(), s)
-
-    def squares(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The sum of squares, as a 0-dim tensor on the device of the first."""
-        norms = [
-            torch.stack(torch._foreach_norm(each, 2, dtype=sum_dtype(each[0]))).square().sum()
-            for each in by_device_and_dtype(tensors)
-        ]
-        if len(norms) == 1:
-            return norms[0]
-        return torch.stack([norm.to(norms[0]) for norm in norms]).sum()
-
-    def largest(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The largest magnitude, as a 0-dim tensor on the device of the first."""
-        norms = [
-            torch.stack(torch._foreach_norm(each, torch.inf, dtype=sum_dtype(each[0]))).max()
-            for each in by_device_and_dtype([t for t in tensors if t.numel()])
-        ]
-        return (
-            torch.stack([norm.to(norms[0]) for norm in norms]).max()
-            if norms
-            else torch.zeros((), device="cpu")
+    def _sums(self, bucket: Bucket, piece: Piece, by_row: bool) -> Tensor:
+        """Sums of products over the rows of a piece."""
+        param, update = self._advance(piece)
+        tensors = {"p": param, "g": piece.grad(), "u": update}
+        rows = param.shape[0] if by_row else 1
+        return torch.stack(
+            [
+                (tensors[one] * tensors[two])
+                .reshape(rows, param.numel() // max(rows, 1))
+                .sum(1, dtype=sum_dtype(param))
+                for one, two in map(tuple, bucket.variant.spec.sums)
+            ]
         )
 
-    def scale_(self, tensors: Sequence[Tensor], factor: Tensor) -> None:
-        """Multiply in place."""
-        for each in by_device_and_dtype(tensors):
-            torch._foreach_mul_(each, factor.to(each[0].device, math_dtype(each[0].dtype)))
+    def second(self, bucket: Bucket, keep: PerRow, rate: PerRow) -> None:
+        """Apply one (keep, rate) per row."""
+        first_row = 0
+        for index, count in enumerate(bucket.row_counts):
+            for piece in pieces(bucket, index):
+                param, grad, states = piece.param(), piece.grad(), piece.states()
+                update = bucket.variant.direction(param, grad, states, bucket.scalars)
+                start, rows = first_row, count
+                if count != 1 and piece.rows is not None:
+                    start, rows = first_row + piece.rows.start, param.shape[0]
+                shape = (rows,) + (1,) * (param.ndim - 1) if param.ndim else ()
+                k, r = (
+                    f[start : start + rows].to(param.dtype).reshape(shape)
+                    if isinstance(f, Tensor)
+                    else f
+                    for f in (keep, rate)
+                )
+                piece.store_param(k * param - r * update)
+            first_row += count
+
+    def _advance(self, piece: Piece) -> tuple[Tensor, Tensor]:
+        """Store the new states; return the old parameter and the update."""
+        variant, s = piece.bucket.variant, piece.bucket.scalars
+        param, grad = piece.param(), piece.grad()
+        piece.store_states(variant.advance(param, grad, piece.states(), s))
+        return param, variant.direction(param, grad, piece.states(), s)
 
 
-def row_count(bucket: Bucket, index: int) -> int:
-    """The number of local rows of a tensor."""
-    split = bucket.variant.spec.rows and bucket.owners[index].ndim > 1
-    return bucket.params[index].shape[0] if split else 1
-
-
-def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Lists that torch's foreach operators take in one call."""
-    lists: defaultdict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-    for tensor in tensors:
-        lists[tensor.device, tensor.dtype].append(tensor)
-    return list(lists.values())
+def pieces(bucket: Bucket, index: int) -> Iterator[Piece]:
+    """A tensor whole, or some rows at a time if it is large and its states can be cut like it."""
+    param = bucket.params[index]
+    most = PIECE_ON_CPU if param.device.type == "cpu" else PIECE
+    cuttable = bucket.plain and all(len(form.parts) == 1 for form in bucket.formats)
+    if param.numel() <= most or param.ndim == 0 or not cuttable:
+        yield Piece(bucket, index, None)
+        return
+    rows = max(most * param.shape[0] // param.numel(), 1)
+    for start in range(0, param.shape[0], rows):
+        yield Piece(bucket, index, slice(start, min(start + rows, param.shape[0])))

@@ -115,6 +115,10 @@ class Variant:
         self.states = tuple(
             name for name, flag in spec.states.items() if flag is None or flags.get(flag, False)
         )
+        self._advanced = operands(spec.advance)[2:]  # the states it returns
+        self._finish_flags = {
+            name: self.flags[name] for name in (keyword_only(spec.finish) if spec.finish else ())
+        }
         self._advance = self._bind(spec.advance)
         self._direction = self._bind(spec.direction)
 
@@ -130,8 +134,7 @@ class Variant:
         """The new states, in the order of ``self.states``."""
         if not states:
             return []
-        names = operands(self.spec.advance)[2:]
-        new = dict(zip(names, self._advance(param, grad, states, s), strict=True))
+        new = dict(zip(self._advanced, self._advance(param, grad, states, s), strict=True))
         return [new[name] for name in self.states]
 
     def direction(self, param: Tensor, grad: Tensor, states: list[Tensor], s: Any) -> Tensor:
@@ -142,8 +145,7 @@ class Variant:
     def finish(self, row: Sums, total: Sums, far_rows: Any, far_total: Any, s: Any) -> Any:
         """``(keep, rate)`` per row."""
         assert self.spec.finish is not None
-        flags = {name: self.flags[name] for name in keyword_only(self.spec.finish)}
-        return self.spec.finish(row, total, far_rows, far_total, s, **flags)
+        return self.spec.finish(row, total, far_rows, far_total, s, **self._finish_flags)
 
     def _bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Call ``function`` with a state for each name it asks for, None for those this variant lacks."""

@@ -1,19 +1,23 @@
-"""Takes the scale from a gradient scaler that hands over itself, as torch_npu's does."""
+"""What a gradient scaler hands over for one step: the scale of the gradients, and whether there is an overflow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch.amp.grad_scaler import OptState
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler, OptState
 
-if TYPE_CHECKING:
-    from ingot.optimizer import FusedOptimizer
+from ingot.sharding.collectives import overflowed
+from ingot.step.roster import Roster
+
+Attributes = MutableMapping[str, Any]  # vars(optimizer)
 
 
 @contextmanager
-def handed_over(optimizer: FusedOptimizer, grad_scaler: Any = None) -> Iterator[None]:
+def handed_over(optimizer: object, grad_scaler: Any = None) -> Iterator[None]:
     """Leave with the optimizer, for one step, what torch's own scaler leaves there: found_inf and grad_scale.
 
     torch's scaler sets both and calls ``step()``. torch_npu's, made after an older torch, calls
@@ -22,15 +26,51 @@ def handed_over(optimizer: FusedOptimizer, grad_scaler: Any = None) -> Iterator[
     if grad_scaler is None:
         yield
         return
+    attributes = vars(optimizer)
     record = grad_scaler._per_optimizer_states[id(optimizer)]
     if record["stage"] is OptState.READY:
         grad_scaler._check_inf_per_device(optimizer)
     scale = grad_scaler._get_scale_async()
     found = [each.to(scale.device) for each in record["found_inf_per_device"].values()]
-    optimizer.found_inf = sum(found, start=scale.new_zeros(()))
-    optimizer.grad_scale = None if record["stage"] is OptState.UNSCALED else scale
+    attributes["found_inf"] = sum(found, start=scale.new_zeros(()))
+    attributes["grad_scale"] = None if record["stage"] is OptState.UNSCALED else scale
     try:
         yield
     finally:
-        vars(optimizer).pop("found_inf", None)
-        vars(optimizer).pop("grad_scale", None)
+        take_back(attributes)
+
+
+def take_back(attributes: Attributes) -> None:
+    """Remove what a scaler left: torch's does so after a step, but not after one that failed."""
+    if attributes.pop("found_inf", None) is not None:
+        attributes.pop("grad_scale", None)
+
+
+def skips(optimizer: object, roster: Roster, grad_scaler: Any) -> bool:
+    """Whether a scaler found an overflow, here or on a process that holds other shards: the step is then left out.
+
+    All processes must go on with the same scale. So where only another one saw the overflow, the scaler of this
+    process is told as well, before its ``update()``.
+    """
+    found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
+    if found_inf is None:
+        return False
+    skip = overflowed(roster, found_inf, getattr(optimizer, "grad_scale", None))
+    if skip and roster.sharded and not bool(found_inf != 0):
+        scaler = grad_scaler or calling_scaler()
+        if scaler is not None:
+            record = scaler._per_optimizer_states[id(optimizer)]
+            for found in record["found_inf_per_device"].values():
+                found.fill_(1.0)
+    return skip
+
+
+def calling_scaler() -> GradScaler | None:
+    """The GradScaler whose ``step`` is under way. torch (2.10 to 2.15) does not hand itself over."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, GradScaler):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

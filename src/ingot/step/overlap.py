@@ -1,14 +1,31 @@
-"""What strides say about a tensor."""
+"""Tensors that share memory: what may still be updated, in which order, and what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ingot.sharding.dtensor import local
+from ingot.step.bucket import Bucket
+from ingot.step.roster import PLAIN, Place
+
+T = TypeVar("T")
+UNIT = 2  # bytes; no element is smaller or begins elsewhere than at a multiple of this
+
+
+class Extent(NamedTuple):
+    """From where to where the elements of a tensor lie, and what it is to the step."""
+
+    begin: int
+    end: int
+    role: str  # "param", "grad" or the name of a state
+    bucket: int
+    member: int  # its place in the bucket
+    tensor: Tensor
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
@@ -24,26 +41,158 @@ def overlaps_itself(tensor: Tensor) -> bool:
         return False
     if any(stride == 0 for stride, _ in dims):
         return True
-    offsets = torch.arange(reach + 1, device="cpu").as_strided(tensor.shape, tensor.stride())
-    return int(offsets.unique().numel()) < tensor.numel()
+    return int(offsets(tensor).unique().numel()) < tensor.numel()
 
 
-def share_memory(tensors: Sequence[Tensor]) -> bool:
-    """Whether one tensor of a device begins before another ends, as two parameters made from one tensor do."""
-    extents = []
-    for tensor in tensors:
-        if tensor.numel():
-            last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-            begin = tensor.data_ptr()
-            extents.append((begin, begin + (last + 1) * tensor.element_size()))
-    extents.sort()
-    return any(second[0] < first[1] for first, second in pairwise(extents))
+def offsets(tensor: Tensor) -> Tensor:
+    """Where each element lies, counted in elements from the first."""
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return torch.arange(reach + 1, device="cpu").as_strided(tensor.shape, tensor.stride())
 
 
-def refuse_overlap(where: object, tensor: Tensor) -> None:
-    """Refuse a tensor that cannot be written to, because one element would overwrite another."""
-    if overlaps_itself(local(tensor)):
-        raise RuntimeError(
-            f"{where}: some of its elements share memory (shape {tuple(tensor.shape)}, strides "
-            f"{tensor.stride()}); clone() it first"
-        )
+def extent_of(tensor: Tensor) -> tuple[int, int] | None:
+    """The addresses a tensor lies between; None if it has no elements or no memory of its own to look at."""
+    if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_meta or tensor.numel() == 0:
+        return None
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = tensor.data_ptr()
+    return begin, begin + (reach + 1) * tensor.element_size()
+
+
+def any_overlap(written: Sequence[Sequence[Tensor]], read: Sequence[Tensor]) -> bool:
+    """Whether a written tensor lies between the addresses of another; what is only read may share memory."""
+    extents = defaultdict(list)
+    for writes, tensors in [*((True, each) for each in written), (False, read)]:
+        for tensor in tensors:
+            extent = extent_of(tensor)
+            if extent is not None:
+                extents[tensor.device].append((*extent, writes))
+    for each in extents.values():
+        end, written_end = 0, 0
+        for begin, stop, writes in sorted(each):
+            if begin < (end if writes else written_end):
+                return True
+            end = max(end, stop)
+            written_end = max(written_end, stop) if writes else written_end
+    return False
+
+
+def disentangle(buckets: Sequence[Bucket], place: Callable[[int], Place]) -> list[Bucket]:
+    """Buckets that give the right result although tensors of theirs share memory.
+
+    Gradients that lie in what the step writes are copied. Parameters that share memory get a bucket each and are
+    updated one after the other, in their order. States that share memory with anything cannot be right: refused.
+    """
+    alone: set[tuple[int, int]] = set()
+    for cluster in clusters(buckets):
+        states = [e for e in cluster if e.role not in ("param", "grad")]
+        for state in states:
+            refuse_shared_state(buckets, state, cluster, place)
+        for each in cluster:
+            if each.role == "grad":
+                buckets[each.bucket].grads[each.member] = each.tensor.clone()
+        params = [(e.bucket, e.member) for e in cluster if e.role == "param"]
+        alone.update(params if len(params) > 1 else ())
+    return separated(buckets, alone, place) if alone else list(buckets)
+
+
+def clusters(buckets: Sequence[Bucket]) -> Iterator[list[Extent]]:
+    """Tensors that lie between each other's addresses, if one of them is written."""
+    by_device: defaultdict[torch.device, list[Extent]] = defaultdict(list)
+    for number, bucket in enumerate(buckets):
+        lists = [("param", bucket.params), ("grad", bucket.grads)]
+        lists += [("a state", tensors) for tensors in bucket.states]
+        lists += [("its master copy", bucket.masters)] if bucket.masters is not None else []
+        for role, tensors in lists:
+            for index, tensor in enumerate(tensors):
+                span = extent_of(tensor)
+                if span is not None:
+                    by_device[tensor.device].append(Extent(*span, role, number, index, tensor))
+    for extents in by_device.values():
+        cluster: list[Extent] = []
+        end = 0
+        for extent in sorted(extents, key=lambda e: e[:2]):
+            if extent.begin >= end:
+                yield from [cluster] if is_tangle(cluster) else []
+                cluster = []
+            cluster.append(extent)
+            end = max(end, extent.end)
+        yield from [cluster] if is_tangle(cluster) else []
+
+
+def is_tangle(cluster: Sequence[Extent]) -> bool:
+    """Gradients alone may share memory: they are only read."""
+    return len(cluster) > 1 and any(each.role != "grad" for each in cluster)
+
+
+def refuse_shared_state(
+    buckets: Sequence[Bucket],
+    state: Extent,
+    cluster: Sequence[Extent],
+    place: Callable[[int], Place],
+) -> None:
+    """A state has its memory for itself; columns of one tensor do, though they lie between each other."""
+    mine = units(state.tensor)
+    for other in cluster:
+        if other is not state and bool(torch.isin(units(other.tensor), mine).any()):
+            ordinal = buckets[state.bucket].members.ordinals[state.member]
+            theirs = buckets[other.bucket].members.ordinals[other.member]
+            raise RuntimeError(
+                f"{place(ordinal)}: {state.role} shares memory with {other.role} of "
+                f"{'the same parameter' if ordinal == theirs else place(theirs)}; clone() one of them"
+            )
+
+
+def units(tensor: Tensor) -> Tensor:
+    """The addresses a tensor uses, in units of two bytes."""
+    size = tensor.element_size() // UNIT
+    first = tensor.data_ptr() // UNIT + offsets(tensor).reshape(-1, 1) * size
+    return (first + torch.arange(size, device="cpu")).reshape(-1)
+
+
+def separated(
+    buckets: Sequence[Bucket], alone: set[tuple[int, int]], place: Callable[[int], Place]
+) -> list[Bucket]:
+    """The same work with a bucket for each of some tensors, in the order of the parameters."""
+    result = []
+    for number, bucket in enumerate(buckets):
+        singles = [i for i in range(len(bucket.params)) if (number, i) in alone]
+        if singles and bucket.members.sharded:
+            raise RuntimeError(
+                f"{place(bucket.members.ordinals[singles[0]])}: a sharded tensor that shares memory with "
+                "another parameter cannot be updated; clone() it first"
+            )
+        rest = [i for i in range(len(bucket.params)) if (number, i) not in alone]
+        result += [part(bucket, chosen) for chosen in [rest, *([i] for i in singles)] if chosen]
+    return sorted(result, key=lambda bucket: bucket.members.ordinals[0])
+
+
+def part(bucket: Bucket, chosen: Sequence[int]) -> Bucket:
+    """A bucket of some tensors of another; it has yet to be given to a backend."""
+
+    def pick(values: Sequence[T]) -> list[T]:
+        return [values[i] for i in chosen] if values else []
+
+    old, rounding = bucket.members, bucket.rounding
+    members = replace(
+        old,
+        owners=pick(old.owners),
+        ordinals=pick(old.ordinals),
+        slots=pick(old.slots),
+        fresh=pick(old.fresh),
+    )
+    if rounding is not None:
+        rounding = replace(rounding, ordinals=pick(rounding.ordinals), starts=pick(rounding.starts))
+    return replace(
+        bucket,
+        params=pick(bucket.params),
+        grads=pick(bucket.grads),
+        states=[pick(tensors) for tensors in bucket.states],
+        masters=None if bucket.masters is None else pick(bucket.masters),
+        shapes=pick(bucket.shapes),
+        rounding=rounding,
+        members=members,
+        scratch={},
+    )

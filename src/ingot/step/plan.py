@@ -1,167 +1,225 @@
-"""Param groups to buckets: lists of plain local tensors that one backend call updates."""
+"""The plan of one step: buckets, made from outlines and from what is there now.
+
+Outlines are kept for the next step, but nothing is taken on trust: which parameters and states there are, whether
+they have gradients, and the type, device, shape and strides of every tensor are read again each time. At the first
+difference all parameters are surveyed anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ingot import backends
-from ingot.declare.spec import Variant
-from ingot.sharding import dtensor as shards
-from ingot.step.recollection import Recollection
-from ingot.step.refuse import Place, Slots, check, places, prepared_states, resolved
-from ingot.storage.precision import MASTER
+from ingot.declare.spec import Spec, Variant
+from ingot.step.bucket import Bucket, Members
+from ingot.step.facts import Facts, find_facts
+from ingot.step.overlap import disentangle
+from ingot.step.roster import Groups, Roster, all_params
+from ingot.step.survey import Found, Outline, State, survey
+from ingot.storage.precision import Precision
 from ingot.storage.rounding import Rounding
 
-if TYPE_CHECKING:
-    from ingot.backends import Backend
-    from ingot.optimizer import FusedOptimizer
+Planned = list[tuple[Outline, Found]]
 
 
-@dataclass(eq=False)
-class Bucket:
-    """Tensors of one group that share device, types and step: the unit of work of a backend.
+@dataclass(frozen=True)
+class Settings:
+    """What decides about outlines beside the tensors."""
 
-    ``params``, ``grads`` and ``states`` are local and real: the shard of a DTensor, the real view of a complex
-    tensor. ``states[k][i]`` is state ``k`` of tensor ``i``, in the order of ``variant.states``.
-    """
+    present: list[bool]  # whether each parameter has a gradient
+    precision: Precision
+    backend: str | None
+    variants: list[Variant]  # of the groups
 
-    variant: Variant
-    group: int
-    scalars: Any
-    step: int
-    dtype: torch.dtype  # of the owners
-    params: list[Tensor] = field(default_factory=list)
-    grads: list[Tensor] = field(default_factory=list)
-    states: list[list[Tensor]] = field(default_factory=list)
-    masters: list[Tensor] | None = None
-    owners: list[Tensor] = field(default_factory=list)  # the user's parameters
-    ordinals: list[int] = field(default_factory=list)  # their numbers in the optimizer
-    slots: list[Slots] = field(default_factory=list)  # their entries in optimizer.state
-    # What the step adds to those entries; an empty list: nothing.
-    fresh: list[Slots] = field(default_factory=list)
-    grad_scale: float | Tensor = 1.0  # multiplied into every gradient as it is loaded
-    rounding: Rounding | None = None  # None: to nearest
-    plain: bool = True  # torch.Tensor or Parameter, not some other subclass
-    sharded: bool = False
-    dtensors: bool = False  # some of the owners are
-    backend: Backend = field(init=False)
-    table: Any = None  # the native backend's view of these tensors, valid for this step
-    memory: dict[Any, Any] = field(default_factory=dict)  # what a backend keeps between steps
 
-    def commit(self, state: MutableMapping[Tensor, Slots]) -> None:
-        """Write step counts and new states into the optimizer's state; nothing can fail any more."""
-        counted = self.variant.spec.counted or self.rounding is not None
-        if counted:
-            for slots in self.slots:
-                slots["step"] = self.step
-        for owner, slots, fresh in zip(self.owners, self.slots, self.fresh, strict=False):
-            slots.update(fresh)
-            if slots and owner not in state:
-                state[owner] = slots
+@dataclass(frozen=True)
+class Memory:
+    """The outlines of the last step and what they rested on."""
+
+    outlines: list[Outline]
+    settings: Settings
+    owners: list[int]  # identities of the keys of optimizer.state
+    slots: list[int]  # and of its values
+    known: Any  # facts about the tensors
 
 
 class Planner:
-    """Plans the steps of one optimizer."""
+    """Plans the steps of one optimizer, of which it knows only what it is given."""
 
-    def __init__(self, optimizer: FusedOptimizer) -> None:
-        self.optimizer = optimizer
-        self.memories: dict[Any, dict[Any, Any]] = {}
-        self.last: Recollection | None = None
+    def __init__(self, owner: str, spec: Spec, check: Callable[[Mapping[str, Any]], None]) -> None:
+        self.owner, self.spec, self.check = owner, spec, check
+        self.roster: Roster | None = None
+        self.memory: Memory | None = None
+        self.recalled = False  # whether the last step was sorted as the one before
+        self.checked: list[dict[str, Any]] = []  # options that were found good
+        self.scratch: dict[Any, dict[Any, Any]] = {}  # what backends keep, per kind of bucket
 
-    def plan(self) -> list[Bucket]:
-        """The buckets of this step, each with its backend. Raises before anything is changed."""
-        buckets = self.last.again(self.optimizer) if self.last is not None else None
-        if buckets is None:
-            buckets = self._survey()
-            self.last = Recollection.of(self.optimizer, buckets)
+    def refresh(self, groups: Groups) -> tuple[Roster, list[Tensor]]:
+        """The roster as it is now, and the parameters."""
+        params = all_params(groups)
+        if self.roster is None or not self.roster.holds(groups, params):
+            self.roster, self.memory = Roster(self.owner, groups, params), None
+        return self.roster, params
+
+    def plan(
+        self,
+        groups: Groups,
+        state: State,
+        precision: Precision,
+        backend: str | None = None,
+        chosen: Sequence[int] | None = None,
+    ) -> list[Bucket]:
+        """The buckets of this step, each with its backend. Raises before anything is changed.
+
+        Args:
+            groups: the parameter groups.
+            state: the optimizer's state.
+            precision: the precision options.
+            backend: the name of the backend to use; None to choose.
+            chosen: the ordinals of the parameters to update; None for all that have a gradient.
+        """
+        roster, params = self.refresh(groups)
+        self._check_options(groups)
+        grads = [param.grad for param in params]
+        if chosen is not None:
+            wanted = set(chosen)
+            grads = [grad if i in wanted else None for i, grad in enumerate(grads)]
+        present = [grad is not None for grad in grads]
+        variants = [self.spec.variant(group) for group in groups]
+        settings = Settings(present, precision, backend, variants)
+        found = self._recall(settings, state, params, grads)
+        self.recalled = found is not None
+        if found is None:
+            self.memory = None
+            planned = survey(self.spec, roster, groups, state, precision, params, grads)
+            found = planned, find_facts(*tensors_of(planned))
+            self._remember(*found, settings, state)
+        planned, facts = found
+        buckets = [self._fill(groups, *each) for each in planned]
+        if facts.overlap:
+            buckets = disentangle(buckets, lambda ordinal: roster.place(ordinal, groups))
+        for bucket in buckets:
+            bucket.backend = backends.choose(bucket, backend)
         return buckets
 
-    def _survey(self) -> list[Bucket]:
-        """Look at every parameter."""
-        buckets: dict[Any, Bucket] = {}
-        for place, group, param in places(self.optimizer):
-            check(place, param, param.grad)  # type: ignore[arg-type]
-            self._add(buckets, place, group, param)
-        memories = self.memories
-        self.memories = {}
-        for (_, *key), bucket in buckets.items():
-            bucket.memory = self.memories.setdefault(tuple(key), memories.get(tuple(key), {}))
-            bucket.backend = backends.choose(bucket, self.optimizer.backend)
-        return list(buckets.values())
+    def _check_options(self, groups: Groups) -> None:
+        """Look at the options of a group again where somebody replaced one."""
+        for number, group in enumerate(groups):
+            known = self.checked[number] if number < len(self.checked) else {}
+            if len(known) + 1 != len(group) or any(group.get(k) is not v for k, v in known.items()):
+                self.check(group)
+                good = {name: value for name, value in group.items() if name != "params"}
+                self.checked[number : number + 1] = [good]
 
-    def _add(
-        self, buckets: dict[Any, Bucket], place: Place, group: Mapping[str, Any], param: Tensor
-    ) -> None:
-        """Put one parameter into the bucket it belongs to."""
-        spec, precision = self.optimizer.spec, self.optimizer.precision
-        variant = spec.variant(group)
-        slots = self.optimizer.state.get(param, {})
-        states = prepared_states(place, variant, precision, param, slots)
-        step, formula_step = next_step(variant, slots)
-        grad = param.grad
-        assert grad is not None
-        plain = is_plain(param) and is_plain(grad)
-        sharded = variant.two_pass and shards.is_sharded(param)
-        kind = (place.group, variant, param.device, param.dtype, grad.dtype, plain, sharded)
-        key = ((step, formula_step), *kind)
-        if key not in buckets:
-            buckets[key] = Bucket(
-                variant,
-                place.group,
-                spec.numbers(group, formula_step),
+    def _recall(
+        self,
+        settings: Settings,
+        state: State,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+    ) -> tuple[Planned, Facts] | None:
+        """What is there now, sorted as in the last step; None where anything it rested on differs."""
+        memory = self.memory
+        if memory is None or memory.settings != settings:
+            return None
+        if memory.owners != [*map(id, state)] or memory.slots != [*map(id, state.values())]:
+            return None
+        every = [*state.values()]
+        planned = []
+        for outline in memory.outlines:
+            found = gather(outline, every, params, grads)
+            if found is None:
+                return None
+            planned.append((outline, found))
+        facts = find_facts(*tensors_of(planned))
+        return (planned, facts) if facts.known == memory.known else None
+
+    def _remember(self, planned: Planned, facts: Facts, settings: Settings, state: State) -> None:
+        """Keep the outlines, if no state is new: then nothing but the step counts will differ."""
+        if facts.known is not None and not any(any(found.fresh) for _, found in planned):
+            outlines = [outline for outline, _ in planned]
+            ids = [*map(id, state)], [*map(id, state.values())]
+            self.memory = Memory(outlines, settings, *ids, facts.known)
+        kept = self.scratch
+        self.scratch = {}
+        for outline, _ in planned:
+            outline.scratch = self.scratch.setdefault(outline.kind, kept.get(outline.kind, {}))
+
+    def _fill(self, groups: Groups, outline: Outline, found: Found) -> Bucket:
+        """The bucket of this step: the one place where buckets are made."""
+        kind, step = outline.kind, found.step + 1
+        variant, group = kind.variant, groups[kind.group]
+        formula_step = step if variant.spec.counted else 1 if kind.first else 2
+        states = found.states
+        members = Members(
+            group=kind.group,
+            step=step,
+            counted=kind.counted,
+            sharded=kind.sharded,
+            dtype=kind.dtype,
+            owners=found.owners,
+            ordinals=outline.ordinals,
+            slots=found.slots,
+            fresh=found.fresh,
+        )
+        return Bucket(
+            variant=variant,
+            scalars=variant.spec.numbers(group, formula_step),
+            params=found.params,
+            grads=found.grads,
+            states=states[:-1] if kind.master else states,
+            formats=kind.formats,
+            masters=states[-1] if kind.master else None,
+            shapes=[owner.shape for owner in found.owners] if variant.two_pass else [],
+            inner_dims=1 if kind.dtype.is_complex else 0,
+            plain=kind.plain,
+            grad_scale=-1.0 if group["maximize"] else 1.0,
+            rounding=Rounding(
+                group["rounding_seed"],
                 step,
-                param.dtype,
-                states=[[] for _ in variant.states],
-                masters=[] if MASTER in states else None,
-                rounding=Rounding.of(
-                    precision, param.dtype, group["rounding_seed"], step, 1 + len(variant.states)
-                ),
-                grad_scale=-1.0 if group["maximize"] else 1.0,
-                plain=plain,
-                sharded=sharded,
+                1 + len(variant.states),
+                outline.ordinals,
+                outline.starts,
             )
-        bucket = buckets[key]
-        bucket.params.append(operand(param))
-        bucket.grads.append(operand(resolved(grad)))
-        for tensors, name in zip(bucket.states, variant.states, strict=True):
-            tensors.append(operand(states[name]))
-        if bucket.masters is not None:
-            bucket.masters.append(operand(states[MASTER]))
-        if bucket.rounding is not None:
-            bucket.rounding.add(place.ordinal, param)
-        bucket.owners.append(param)
-        bucket.dtensors |= shards.is_dtensor(param)
-        bucket.ordinals.append(place.ordinal)
-        bucket.slots.append(slots)
-        bucket.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})
+            if kind.stochastic
+            else None,
+            members=members,
+            scratch=outline.scratch,
+        )
 
 
-def next_step(variant: Variant, slots: Slots) -> tuple[int, int]:
-    """The number of the step about to be made, and what the formula is told of it.
+def gather(
+    outline: Outline,
+    every: Sequence[Any],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+) -> Found | None:
+    """What the members of an outline have now; None if a state is missing or step counts differ."""
+    owners = [params[i] for i in outline.ordinals]
+    slots = [every[i] if i >= 0 else {} for i in outline.positions]
+    found = Found(0, owners, owners, [grads[i] for i in outline.ordinals], [], slots)  # type: ignore[misc]
+    try:
+        found.states = [[each[name] for each in slots] for name in outline.entries]
+        if outline.kind.counted:
+            steps = [each["step"] for each in slots]
+            found.step = steps[0]
+            if type(found.step) is not int or steps.count(found.step) != len(steps):
+                return None
+    except (KeyError, TypeError):
+        return None
+    if outline.specs is not None:
+        lists = [outline.specs.parts(each) for each in (owners, found.grads, *found.states)]
+        if any(parts is None for parts in lists):
+            return None
+        found.params, found.grads, *found.states = lists  # type: ignore[assignment]
+    return found
 
-    They differ for optimizers without a counter, whose formula only tells the first step from later ones.
-    """
-    step = int(slots.get("step", 0)) + 1
-    if variant.spec.counted:
-        return step, step
-    return step, 1 if any(slots.get(name) is None for name in variant.states) else 2
 
-
-def is_plain(tensor: Tensor) -> bool:
-    """Whether a backend may treat the tensor as a block of numbers."""
-    return type(shards.local(tensor)) in (Tensor, Parameter)
-
-
-def operand(tensor: Tensor) -> Tensor:
-    """What a backend gets to see of a tensor: its local part, real. Of a conjugated view, the memory behind it."""
-    tensor = shards.local(tensor)
-    if not tensor.is_complex():
-        return tensor
-    tensor = tensor.detach()
-    return torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)
+def tensors_of(planned: Planned) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """The tensors a step writes, and those it only reads."""
+    written = [tensors for _, found in planned for tensors in (found.params, *found.states)]
+    return written, [grad for _, found in planned for grad in found.grads]

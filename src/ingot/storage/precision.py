@@ -1,16 +1,18 @@
-"""In which type parameters are computed and their states are kept."""
+"""The options about precision: in which type parameters are computed, and in which format their states are kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ingot.declare.options import FLAG, Rule
+from ingot.storage.floats import floats
+from ingot.storage.format import Format
+from ingot.storage.rounding import HALVES
 
-HALVES = (torch.float16, torch.bfloat16)
 SUPPORTED = (torch.float32, *HALVES, torch.float64, torch.complex64, torch.complex128)
-MASTER = "master_param"  # the name of the float32 copy among the states
 STATE_DTYPES = (None, "param", torch.float32, *HALVES)
 ROUNDINGS = ("nearest", "stochastic")
 
@@ -47,6 +49,10 @@ class Precision:
     master_weights: bool = False
     rounding: str = "nearest"
 
+    def format(self, param: Tensor) -> Format:
+        """How the states of a parameter are kept; raises ValueError if the option cannot be honoured."""
+        return floats(self.stored(param.dtype))
+
     def stored(self, dtype: torch.dtype) -> torch.dtype:
         """The type of the states of a parameter of type ``dtype``; raises if the option cannot be honoured."""
         own = dtype if dtype.is_complex or dtype is torch.float64 else torch.float32
@@ -68,11 +74,11 @@ class Precision:
         """Whether a parameter of type ``dtype`` gets a float32 master copy; a wider one is its own."""
         return self.master_weights and dtype in HALVES
 
-    def stochastic(self, dtype: torch.dtype) -> bool:
-        """Whether anything of a parameter of type ``dtype`` is rounded stochastically.
+    def stochastic(self, param: Tensor) -> bool:
+        """Whether anything of a parameter is rounded stochastically.
 
-        The parameter itself is not where it has a master copy: it is then read from nowhere.
+        A parameter with a master copy is not: the master keeps all digits, and the next step starts from it.
         """
         if self.rounding == "nearest":
             return False
-        return self.stored(dtype) in HALVES or (dtype in HALVES and not self.master_weights)
+        return self.format(param).rounds or (param.dtype in HALVES and not self.master_weights)

@@ -6,15 +6,15 @@ order). So they depend on nothing else: not on threads, layout, instruction set,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ingot.sharding.dtensor import is_dtensor
-from ingot.storage.precision import HALVES, Precision
 
+HALVES = (torch.float16, torch.bfloat16)
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # spreads consecutive indices over the 32-bit words
 _HIGH = 0x85EBCA6B  # the same for the part of an index above 2^32
@@ -43,7 +43,7 @@ def random_bits(index: Tensor, key: Tensor | int) -> Tensor:
 
 @dataclass
 class Rounding:
-    """Which bits a bucket's tensors are rounded with.
+    """Which random bits the tensors of a bucket are rounded with.
 
     Attributes:
         seed: the option ``rounding_seed``.
@@ -56,20 +56,8 @@ class Rounding:
     seed: int
     step: int
     operands: int
-    ordinals: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-
-    @staticmethod
-    def of(
-        precision: Precision, dtype: torch.dtype, seed: int, step: int, operands: int
-    ) -> Rounding | None:
-        """None where everything is rounded to nearest, or nothing is kept in 16 bits."""
-        return Rounding(seed, step, operands) if precision.stochastic(dtype) else None
-
-    def add(self, ordinal: int, owner: Tensor) -> None:
-        """Take in the next tensor, before ``keys`` is read."""
-        self.ordinals.append(ordinal)
-        self.starts.append(first_index(owner))
+    ordinals: list[int]
+    starts: list[int]
 
     @cached_property
     def keys(self) -> list[list[int]]:

@@ -1,0 +1,119 @@
+// The quick path: a step like the last one, checked and run in one call from Python.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "driver/table.h"
+
+namespace ingot {
+
+// remember(attributes, increment_version, clips, present, parts) -> a plan for quick_step
+//   attributes: vars(optimizer); clips: called with a group, its clippings; None if no group clips
+//   present: whether each parameter has a gradient
+//   parts: a bucket each: (table, lists of tensors, group, scope, ordinals, positions, entries, scalars, by_count, counted, starts);
+//     tables are used up
+PyObject* remember(PyObject* self, PyObject* arguments);
+
+// quick_step(plan, attributes) -> False: something differs, and nothing was done; True: done; a float: done, and the norm of
+// all gradients before they were clipped
+PyObject* quick_step(PyObject* self, PyObject* arguments);
+
+// forget_gradients(param_groups): param.grad = None for all
+PyObject* forget_gradients(PyObject* self, PyObject* groups);
+
+constexpr const char* kPlanName = "ingot._native.plan";
+
+// The names of attributes, options and states that are looked up in every step.
+struct Names {
+  PyObject *param_groups, *state, *backend, *precision, *norm_group, *found_inf, *grad_scale;
+  PyObject *params, *grad, *step, *lr, *maximize, *rounding_seed, *all;
+};
+const Names& names();
+
+// Owns a reference.
+class Owned {
+ public:
+  explicit Owned(PyObject* object = nullptr) : object_(object) {}
+  ~Owned() { Py_XDECREF(object_); }
+  Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  static Owned share(PyObject* borrowed) {
+    Py_XINCREF(borrowed);
+    return Owned(borrowed);
+  }
+  PyObject* get() const { return object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+// A parameter group. Parameters are known by their identity only: nothing here keeps them alive, and an address that is used
+// again for another parameter does no harm, because all that matters is read from the live object in every step.
+struct RememberedGroup {
+  const void* dictionary;
+  std::vector<const void*> params;
+  std::vector<std::pair<Owned, Owned>> options;  // key and value
+};
+
+// A bucket: its table, in which a step replaces the addresses, and the layout of every operand as it was.
+struct RememberedBucket {
+  Table table;
+  Py_ssize_t group;
+  Py_ssize_t scope;  // group and type of the parameters: what one norm may be taken over
+  bool counted;        // the step count is kept in the state
+  bool by_count;       // the scalars depend on it; if not, they are asked for step 2: not the first
+  Owned entries;  // names in the state of a parameter: its states, then the master copy
+  Owned scalars;  // called with group and step
+  std::vector<int64_t> ordinals, positions, starts;
+  std::vector<int64_t> layout;  // of every operand of every tensor: see describe_layout
+
+  int64_t size() const { return static_cast<int64_t>(table.tensors.size()); }
+};
+
+struct Plan {
+  const void *param_groups, *state;
+  Owned backend, precision;
+  Owned increment_version;
+  Owned clips;  // null: no group clips
+  Py_ssize_t scopes = 0;
+  std::vector<RememberedGroup> groups;
+  std::vector<const void*> owners, slots;  // keys and values of the state
+  std::vector<bool> present;
+  std::vector<std::unique_ptr<RememberedBucket>> buckets;
+  // Where what is written lay when it was last found free of overlaps, and the addresses from which this was worked out.
+  std::vector<const void*> addresses;
+  std::vector<std::pair<uintptr_t, uintptr_t>> written;
+};
+
+// What was read of the live objects in this step; borrowed, but for the gradients.
+struct Live {
+  std::vector<PyObject*> groups, params, slots;
+  std::vector<Owned> grads;
+};
+
+// The reading half of a step, in this order, with nothing changed. Each is false at the first difference.
+bool read_objects(Plan& plan, PyObject* attributes, Live& live);
+bool read_count(const RememberedBucket& bucket, const Live& live, int64_t* done);  // the steps made so far
+// Last, after all calls into Python: other threads may run meanwhile.
+bool read_addresses(Plan& plan, const Live& live);
+
+PyObject* find(PyObject* dictionary, PyObject* key);  // borrowed; null if there is none
+
+// Type, dimensions and strides of a tensor as numbers; false if it is not a plain tensor on the CPU.
+bool describe_layout(PyObject* object, std::vector<int64_t>& layout);
+
+// The operand of a table under which the k-th of (param, grad, states ..., master) is found.
+int operand_number(const Table& table, int k);
+inline int operand_count(const Table& table) { return 2 + table.states + (table.masters ? 1 : 0); }
+
+}  // namespace ingot

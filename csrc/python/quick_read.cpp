@@ -1,0 +1,202 @@
+// What the quick path reads again in every step: groups, options, parameters, states, gradients, layouts and addresses.
+#include <algorithm>
+#include <cmath>
+
+#include "quick.h"
+#include "tensors.h"
+
+namespace ingot {
+namespace {
+
+// The same groups with the same parameters and options. A learning rate may differ: schedules change it in every step.
+bool read_groups(Plan& plan, PyObject* attributes, Live& live) {
+  PyObject* groups = find(attributes, names().param_groups);
+  if (groups == nullptr || groups != plan.param_groups || !PyList_CheckExact(groups)) return false;
+  if (PyList_Size(groups) != static_cast<Py_ssize_t>(plan.groups.size())) return false;
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    RememberedGroup& group = plan.groups[g];
+    PyObject* dictionary = PyList_GetItem(groups, g);
+    if (dictionary != group.dictionary) return false;
+    PyObject* params = find(dictionary, names().params);
+    const Py_ssize_t count = static_cast<Py_ssize_t>(group.params.size());
+    if (params == nullptr || !PyList_CheckExact(params) || PyList_Size(params) != count) return false;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* param = PyList_GetItem(params, i);
+      if (param != group.params[i]) return false;
+      live.params.push_back(param);
+    }
+    if (PyDict_Size(dictionary) != static_cast<Py_ssize_t>(group.options.size()) + 1) return false;
+    for (auto& [key, old] : group.options) {
+      PyObject* value = find(dictionary, key.get());
+      if (value == old.get()) continue;
+      if (value == nullptr || !PyFloat_CheckExact(value) || !PyFloat_CheckExact(old.get())) return false;
+      if (PyUnicode_Compare(key.get(), names().lr) != 0) return false;
+      const double rate = PyFloat_AsDouble(value);
+      if (!(rate >= 0) || std::isinf(rate)) return false;
+      old = Owned::share(value);
+    }
+    live.groups.push_back(dictionary);
+  }
+  return true;
+}
+
+bool read_state(const Plan& plan, PyObject* attributes, Live& live) {
+  PyObject* state = find(attributes, names().state);
+  if (state == nullptr || state != plan.state || PyDict_Size(state) != static_cast<Py_ssize_t>(plan.slots.size())) return false;
+  PyObject *key, *value;
+  size_t i = 0;
+  for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value); ++i) {
+    if (key != plan.owners[i] || value != plan.slots[i] || !PyDict_CheckExact(value)) return false;
+    live.slots.push_back(value);
+  }
+  return true;
+}
+
+bool same_settings(const Plan& plan, PyObject* attributes) {
+  if (find(attributes, names().found_inf) != nullptr || find(attributes, names().grad_scale) != nullptr) return false;
+  PyObject* norm_group = find(attributes, names().norm_group);
+  if (norm_group != nullptr && norm_group != Py_None) return false;
+  return find(attributes, names().backend) == plan.backend.get() && find(attributes, names().precision) == plan.precision.get();
+}
+
+// Gradients of the same parameters as last time. Whether one is a lazily negated view is asked before any address is read:
+// torch lets other threads run meanwhile.
+bool read_gradients(const Plan& plan, Live& live) {
+  if (plan.present.size() != live.params.size()) return false;
+  live.grads.reserve(live.params.size());
+  for (size_t i = 0; i < live.params.size(); ++i) {
+    Owned grad(PyObject_GetAttr(live.params[i], names().grad));
+    if (!grad || (grad.get() != Py_None) != plan.present[i]) return false;
+    live.grads.push_back(std::move(grad));
+  }
+  for (const Owned& grad : live.grads) {
+    if (grad.get() != Py_None && !is_positive_plain(grad.get())) return false;
+  }
+  return true;
+}
+
+// Replaces the address of one operand, if all else about the tensor is as it was; `known` moves on to the next operand.
+bool read_operand(PyObject* object, const int64_t*& known, void** data) {
+  DLTensor t;
+  if (object == nullptr || !describe_quickly(object, &t) || t.device.device_type != kDLCPU || t.strides == nullptr) return false;
+  if (known[0] != (t.dtype.code << 8 | t.dtype.bits) || known[1] != t.ndim || t.dtype.lanes != 1) return false;
+  known += 2;
+  int64_t different = 0, count = 1;
+  for (int d = 0; d < t.ndim; ++d) {
+    different |= (t.shape[d] ^ known[d]) | (t.strides[d] ^ known[t.ndim + d]);
+    count *= t.shape[d];
+  }
+  known += 2 * t.ndim;
+  *data = static_cast<char*>(t.data) + t.byte_offset;
+  const bool aligned = reinterpret_cast<uintptr_t>(*data) % (t.dtype.bits / 8) == 0;
+  return different == 0 && aligned && (t.data != nullptr || count == 0);
+}
+
+// The addresses of all operands of a bucket.
+bool read_operands(RememberedBucket& bucket, const Live& live) {
+  const int operands = operand_count(bucket.table);
+  const int64_t* known = bucket.layout.data();
+  for (int64_t i = 0; i < bucket.size(); ++i) {
+    const int64_t ordinal = bucket.ordinals[i];
+    Tensor& tensor = bucket.table.tensors[i];
+    for (int k = 0; k < operands; ++k) {
+      PyObject* object = k == 0   ? live.params[ordinal]
+                         : k == 1 ? live.grads[ordinal].get()
+                                  : find(live.slots[bucket.positions[i]], PyTuple_GetItem(bucket.entries.get(), k - 2));
+      if (!read_operand(object, known, &tensor.data[operand_number(bucket.table, k)])) return false;
+    }
+  }
+  return true;
+}
+
+std::pair<uintptr_t, uintptr_t> extent_in(const RememberedBucket& bucket, int64_t tensor, int operand, const int64_t*& known) {
+  const int64_t bits = known[0] & 0xff, ndim = known[1];
+  known += 2;
+  int64_t last = 0, count = 1;
+  for (int64_t d = 0; d < ndim; ++d) {
+    last += (known[d] - 1) * known[ndim + d];
+    count *= known[d];
+  }
+  known += 2 * ndim;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(bucket.table.tensors[tensor].data[operand]);
+  return {begin, count == 0 ? begin : begin + (last + 1) * (bits / 8)};
+}
+
+// Calls visit(operand, extent) for every operand of every tensor.
+template <class Visit>
+void for_extents(const Plan& plan, Visit visit) {
+  for (const auto& bucket : plan.buckets) {
+    const int64_t* known = bucket->layout.data();
+    for (int64_t i = 0; i < bucket->size(); ++i) {
+      for (int k = 0; k < operand_count(bucket->table); ++k) {
+        const int operand = operand_number(bucket->table, k);
+        visit(operand, extent_in(*bucket, i, operand, known));
+      }
+    }
+  }
+}
+
+// Whether what is written shares memory with anything. Parameters and states mostly stay where they are: only if one has moved
+// are they sorted again.
+bool overlaps(Plan& plan) {
+  std::vector<const void*> addresses;
+  for (const auto& bucket : plan.buckets) {
+    for (const Tensor& tensor : bucket->table.tensors) {
+      for (int k = 0; k < kOperands; ++k) {
+        if (k != kGrad) addresses.push_back(tensor.data[k]);
+      }
+    }
+  }
+  if (addresses != plan.addresses) {
+    plan.addresses.clear();
+    plan.written.clear();
+    for_extents(plan, [&](int operand, const auto& extent) {
+      if (operand != kGrad && extent.first != extent.second) plan.written.push_back(extent);
+    });
+    std::sort(plan.written.begin(), plan.written.end());
+    const auto touch = [](const auto& a, const auto& b) { return b.first < a.second; };
+    if (std::adjacent_find(plan.written.begin(), plan.written.end(), touch) != plan.written.end()) return true;
+    plan.addresses = std::move(addresses);
+  }
+  bool found = false;
+  for_extents(plan, [&](int operand, const auto& extent) {
+    if (operand != kGrad || extent.first == extent.second || found) return;
+    const auto after = std::lower_bound(plan.written.begin(), plan.written.end(), extent.second,
+                                        [](const auto& written, uintptr_t end) { return written.first < end; });
+    found = after != plan.written.begin() && (after - 1)->second > extent.first;
+  });
+  return found;
+}
+
+}  // namespace
+
+PyObject* find(PyObject* dictionary, PyObject* key) { return PyDict_GetItemWithError(dictionary, key); }
+
+bool read_objects(Plan& plan, PyObject* attributes, Live& live) {
+  return same_settings(plan, attributes) && read_groups(plan, attributes, live) && read_state(plan, attributes, live) &&
+         read_gradients(plan, live);
+}
+
+bool read_count(const RememberedBucket& bucket, const Live& live, int64_t* done) {
+  const bool needed = bucket.counted || operand_count(bucket.table) > 2;
+  PyObject* first = nullptr;
+  for (const int64_t position : bucket.positions) {
+    if (needed && position < 0) return false;
+    if (!bucket.counted) continue;
+    PyObject* count = find(live.slots[position], names().step);
+    if (count == nullptr || !PyLong_CheckExact(count)) return false;
+    if (first == nullptr) first = count;
+    if (count != first && PyObject_RichCompareBool(count, first, Py_EQ) != 1) return false;
+  }
+  *done = first == nullptr ? 1 : PyLong_AsLongLong(first);
+  return *done >= 0 && PyErr_Occurred() == nullptr;
+}
+
+bool read_addresses(Plan& plan, const Live& live) {
+  for (const auto& bucket : plan.buckets) {
+    if (!read_operands(*bucket, live)) return false;
+  }
+  return !overlaps(plan);
+}
+
+}  // namespace ingot

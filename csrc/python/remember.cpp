@@ -1,0 +1,140 @@
+// Remembers a step that was made the whole way, so that the next one like it can take the quick path.
+#include <algorithm>
+
+#include "quick.h"
+#include "tensors.h"
+
+namespace ingot {
+
+const Names& names() {
+  const auto intern = PyUnicode_InternFromString;
+  static const Names all = {intern("param_groups"), intern("state"),     intern("backend"), intern("precision"),
+                            intern("norm_group"),   intern("found_inf"), intern("grad_scale"), intern("params"),
+                            intern("grad"),         intern("step"),      intern("lr"),      intern("maximize"),
+                            intern("rounding_seed"), intern("all")};
+  return all;
+}
+
+int operand_number(const Table& table, int k) {
+  if (k == 0) return table.masters ? kStored : kParam;
+  if (k == 1) return kGrad;
+  return k - 2 < table.states ? kState + k - 2 : kParam;
+}
+
+bool describe_layout(PyObject* object, std::vector<int64_t>& layout) {
+  DLTensor tensor;
+  if (!describe_plain(object, &tensor, false) || tensor.device.device_type != kDLCPU) return false;
+  layout.push_back(tensor.dtype.code << 8 | tensor.dtype.bits);
+  layout.push_back(tensor.ndim);
+  layout.insert(layout.end(), tensor.shape, tensor.shape + tensor.ndim);
+  if (tensor.strides == nullptr) return false;  // torch always gives them
+  layout.insert(layout.end(), tensor.strides, tensor.strides + tensor.ndim);
+  return true;
+}
+
+namespace {
+
+void free_plan(PyObject* capsule) { delete static_cast<Plan*>(PyCapsule_GetPointer(capsule, kPlanName)); }
+
+bool read_numbers(PyObject* list, std::vector<int64_t>& out) {
+  for (Py_ssize_t i = 0; PyList_Check(list) && i < PyList_Size(list); ++i) {
+    out.push_back(PyLong_AsLongLong(PyList_GetItem(list, i)));
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+bool remember_groups(PyObject* groups, Plan& plan) {
+  if (groups == nullptr || !PyList_CheckExact(groups)) return false;
+  for (Py_ssize_t g = 0; g < PyList_Size(groups); ++g) {
+    PyObject* dictionary = PyList_GetItem(groups, g);
+    PyObject* params = PyDict_Check(dictionary) ? PyDict_GetItemWithError(dictionary, names().params) : nullptr;
+    if (params == nullptr || !PyList_CheckExact(params)) return false;
+    RememberedGroup group;
+    group.dictionary = dictionary;
+    for (Py_ssize_t i = 0; i < PyList_Size(params); ++i) group.params.push_back(PyList_GetItem(params, i));
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(dictionary, &at, &key, &value);) {
+      if (value != params) group.options.emplace_back(Owned::share(key), Owned::share(value));
+    }
+    plan.groups.push_back(std::move(group));
+  }
+  return true;
+}
+
+bool remember_state(PyObject* state, Plan& plan) {
+  if (state == nullptr || !PyDict_Check(state)) return false;
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
+    if (!PyDict_CheckExact(value)) return false;
+    plan.owners.push_back(key);
+    plan.slots.push_back(value);
+  }
+  return true;
+}
+
+// The layouts of all operands of a bucket, in the order in which a step reads them.
+bool remember_layouts(PyObject* lists, RememberedBucket& bucket) {
+  const int operands = operand_count(bucket.table);
+  if (!PyList_Check(lists) || PyList_Size(lists) != operands) return false;
+  for (int64_t i = 0; i < bucket.size(); ++i) {
+    for (int k = 0; k < operands; ++k) {
+      PyObject* list = PyList_GetItem(lists, k);
+      if (PyList_Size(list) != bucket.size() || !describe_layout(PyList_GetItem(list, i), bucket.layout)) return false;
+    }
+  }
+  return true;
+}
+
+bool remember_bucket(PyObject* part, Plan& plan) {
+  PyObject *capsule, *lists, *ordinals, *positions, *entries, *scalars, *starts;
+  auto bucket = std::make_unique<RememberedBucket>();
+  int by_count, counted;
+  if (!PyArg_ParseTuple(part, "OOnnOOOOppO", &capsule, &lists, &bucket->group, &bucket->scope, &ordinals, &positions, &entries,
+                        &scalars, &by_count, &counted, &starts)) {
+    return false;
+  }
+  auto* table = static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName));
+  if (table == nullptr) return false;
+  bucket->table = std::move(*table);
+  bucket->by_count = by_count;
+  bucket->counted = counted;
+  bucket->entries = Owned::share(entries);
+  bucket->scalars = Owned::share(scalars);
+  plan.scopes = std::max(plan.scopes, bucket->scope + 1);
+  const bool fits = read_numbers(ordinals, bucket->ordinals) && read_numbers(positions, bucket->positions) &&
+                    read_numbers(starts, bucket->starts) && PyTuple_Check(entries) &&
+                    PyTuple_Size(entries) == operand_count(bucket->table) - 2 && remember_layouts(lists, *bucket) &&
+                    static_cast<int64_t>(bucket->ordinals.size()) == bucket->size() &&
+                    static_cast<int64_t>(bucket->positions.size()) == bucket->size();
+  plan.buckets.push_back(std::move(bucket));
+  return fits;
+}
+
+}  // namespace
+
+PyObject* remember(PyObject*, PyObject* arguments) {
+  PyObject *attributes, *increment, *clips, *present, *parts;
+  if (!PyArg_ParseTuple(arguments, "O!OOO!O!", &PyDict_Type, &attributes, &increment, &clips, &PyList_Type, &present,
+                        &PyList_Type, &parts)) {
+    return nullptr;
+  }
+  auto plan = std::make_unique<Plan>();
+  PyObject* groups = PyDict_GetItemWithError(attributes, names().param_groups);
+  PyObject* state = PyDict_GetItemWithError(attributes, names().state);
+  plan->param_groups = groups;
+  plan->state = state;
+  plan->backend = Owned::share(PyDict_GetItemWithError(attributes, names().backend));
+  plan->precision = Owned::share(PyDict_GetItemWithError(attributes, names().precision));
+  plan->increment_version = Owned::share(increment);
+  if (clips != Py_None) plan->clips = Owned::share(clips);
+  for (Py_ssize_t i = 0; i < PyList_Size(present); ++i) plan->present.push_back(PyList_GetItem(present, i) == Py_True);
+  bool fits = remember_groups(groups, *plan) && remember_state(state, *plan);
+  for (Py_ssize_t b = 0; fits && b < PyList_Size(parts); ++b) fits = remember_bucket(PyList_GetItem(parts, b), *plan);
+  if (!fits) {
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    Py_RETURN_NONE;
+  }
+  return PyCapsule_New(plan.release(), kPlanName, free_plan);
+}
+
+}  // namespace ingot

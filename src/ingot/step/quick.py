@@ -1,0 +1,83 @@
+"""Lets a step that is like the last one take the quick path: one call into the core, which checks and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import _increment_version
+
+from ingot.backends.native import NATIVE
+from ingot.declare.spec import Spec
+from ingot.reductions.norms import norm_dtype
+from ingot.step.bucket import Bucket
+from ingot.step.plan import Planner
+from ingot.step.roster import Groups
+
+
+class Quick(NamedTuple):
+    """A step that was made, for the core to make others like it."""
+
+    plan: object  # opaque
+    step: Callable[[object, dict[str, Any]], bool | float]
+    forget_gradients: Callable[[list[dict[str, Any]]], None]
+    norm_dtype: torch.dtype  # of the norm of its gradients
+
+
+def remember(
+    attributes: dict[str, Any],
+    planner: Planner,
+    spec: Spec,
+    groups: Groups,
+    buckets: Sequence[Bucket],
+) -> Quick | None:
+    """What the quick path needs to know of a step that was made; None if steps like it cannot take it.
+
+    Args:
+        attributes: ``vars(optimizer)``, where the core finds groups and state again.
+        planner: the planner, after the step.
+        spec: the optimizer's declaration.
+        groups: its parameter groups.
+        buckets: the step; their tables are used up.
+    """
+    memory, roster = planner.memory, planner.roster
+    if memory is None or roster is None or roster.specs is not None or len(roster.rounds) > 1:
+        return None
+    if len(memory.outlines) != len(buckets) or not all(map(is_native, buckets)):
+        return None
+    from ingot import _native as core
+
+    scopes: dict[Any, int] = {}
+    parts = []
+    for outline, bucket in zip(memory.outlines, buckets, strict=True):
+        scope = scopes.setdefault((bucket.members.group, bucket.members.dtype), len(scopes))
+        masters = [] if bucket.masters is None else [bucket.masters]
+        parts.append(
+            (
+                bucket.prepared,
+                [bucket.params, bucket.grads, *bucket.states, *masters],
+                bucket.members.group,
+                scope,
+                outline.ordinals,
+                outline.positions,
+                tuple(outline.entries),
+                spec.scalars,
+                spec.counted,
+                bucket.members.counted,
+                outline.starts,
+            )
+        )
+    clips = spec.clips if any(map(spec.clips, groups)) else None
+    present = memory.settings.present
+    plan = core.remember(attributes, _increment_version, clips, present, parts)
+    if plan is None:
+        return None
+    dtype = norm_dtype([bucket.grads[0] for bucket in buckets])
+    return Quick(plan, core.quick_step, core.forget_gradients, dtype)
+
+
+def is_native(bucket: Bucket) -> bool:
+    """Whether the core can take a bucket of this kind by itself."""
+    wide_grads = bucket.grads[0].element_size() > 4 and bucket.params[0].element_size() < 8
+    return bucket.backend is NATIVE and bucket.plain and not bucket.inner_dims and not wide_grads

@@ -1,0 +1,112 @@
+"""Who the parameters of an optimizer are: in which group each stands, what it is called, over whom it is split.
+
+Worked out once, and again only when a group's list or the layout of a DTensor differs. It holds no tensor: a
+parameter that its user has dropped is not kept alive. Parameters are told apart by their identity; whatever else
+a step relies on is read from the tensors themselves in every step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ingot.sharding.dtensor import Split, is_dtensor, local, spec_of, splits_of, sum_dtype
+
+Groups = Sequence[Mapping[str, Any]]  # optimizer.param_groups
+PLAIN = frozenset((Tensor, Parameter))
+
+
+def all_params(groups: Groups) -> list[Tensor]:
+    """All parameters of all groups, in order; their places in this list are their ordinals."""
+    return list(chain.from_iterable(group["params"] for group in groups))
+
+
+class Place(NamedTuple):
+    """Where a parameter stands in its optimizer; messages begin with it."""
+
+    owner: str
+    group: int
+    position: int
+    name: str | None
+
+    def __str__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"{self.owner}: parameter {self.position}{name} of group {self.group}"
+
+
+class Roster:
+    """The parameters of one optimizer.
+
+    Attributes:
+        owner: the name of the optimizer's class, which begins every message.
+        group_of: the number of its group, per ordinal.
+        splits: over which process groups it is split, per ordinal.
+        sharded: the ordinals of those that are split at all.
+        rounds: the ordinals of the parameters that can be updated together, one list after the other; None for all.
+        device: where sums over shards are made.
+        sum_dtype: in which type.
+    """
+
+    def __init__(self, owner: str, groups: Groups, params: Sequence[Tensor]) -> None:
+        self.owner = owner
+        self.sizes = [len(group["params"]) for group in groups]
+        self.ids = [*map(id, params)]
+        self.types = [*map(type, params)]
+        self.group_of = [number for number, size in enumerate(self.sizes) for _ in range(size)]
+        self.rounds = rounds_of(self.ids)
+        self.plain = PLAIN.issuperset(self.types)
+        # The specs are kept: as long as they are, no other object has their identity.
+        self.specs = None if self.plain else [spec_of(param) for param in params]
+        self.splits = [Split()] * len(params) if self.plain else splits_of(params)
+        self.sharded = [i for i, split in enumerate(self.splits) if split.groups]
+        self._note_kinds(params)
+
+    def _note_kinds(self, params: Sequence[Tensor]) -> None:
+        """Where and in which type sums over shards are made."""
+        shards = [params[i] for i in self.sharded]
+        first = next(iter([*shards, *params]), None)
+        self.device = torch.device("cpu") if first is None else local(first).device
+        kinds = {(param.device.type, param.dtype): param for param in shards}
+        double = all(sum_dtype(param) is torch.float64 for param in kinds.values())
+        self.sum_dtype = torch.float64 if double else torch.float32
+
+    def holds(self, groups: Groups, params: Sequence[Tensor]) -> bool:
+        """Whether the parameters are still those of this roster, split as they were."""
+        if self.ids != [*map(id, params)] or self.types != [*map(type, params)]:
+            return False
+        if self.sizes != [len(group["params"]) for group in groups]:
+            return False
+        if self.specs is None:
+            return True
+        now = (spec_of(param) for param in params)
+        return all(new is old for new, old in zip(now, self.specs, strict=True))
+
+    def place(self, ordinal: int, groups: Groups) -> Place:
+        """Where a parameter stands, for messages."""
+        number = self.group_of[ordinal]
+        position = ordinal - sum(self.sizes[:number])
+        names = groups[number].get("param_names")
+        return Place(self.owner, number, position, names[position] if names else None)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a backend may treat the tensor as a block of numbers."""
+    return type(local(tensor) if is_dtensor(tensor) else tensor) in PLAIN
+
+
+def rounds_of(ids: Sequence[int]) -> list[list[int] | None]:
+    """A parameter that stands in the list twice gets two updates, as torch.optim gives it: in two rounds."""
+    if len(set(ids)) == len(ids):
+        return [None]
+    seen: Counter[int] = Counter()
+    rounds: defaultdict[int, list[int]] = defaultdict(list)
+    for ordinal, each in enumerate(ids):
+        rounds[seen[each]].append(ordinal)
+        seen[each] += 1
+    return [*rounds.values()]

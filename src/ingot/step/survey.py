@@ -1,0 +1,189 @@
+"""Looks at every parameter: refuses what cannot be updated, prepares states, sorts parameters into outlines."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ingot.backends.backend import Backend
+from ingot.declare.spec import Spec, Variant
+from ingot.sharding import dtensor
+from ingot.sharding.dtensor import Specs
+from ingot.step.bucket import Slots
+from ingot.step.refuse import refuse_pair, refuse_self_overlap
+from ingot.step.roster import Groups, Place, Roster, is_plain
+from ingot.storage.floats import floats, resolved
+from ingot.storage.format import Format
+from ingot.storage.master import NAME as MASTER
+from ingot.storage.precision import Precision
+from ingot.storage.rounding import first_index
+
+State = MutableMapping[Tensor, Slots]  # optimizer.state
+
+
+class Kind(NamedTuple):
+    """What the members of a bucket have in common."""
+
+    group: int
+    variant: Variant
+    device: torch.device
+    dtype: torch.dtype
+    grad_dtype: torch.dtype
+    formats: tuple[Format, ...]  # of its states
+    master: bool
+    stochastic: bool
+    plain: bool
+    sharded: bool
+    first: bool  # the first step of an optimizer without a counter
+
+    @property
+    def counted(self) -> bool:
+        """Whether steps are counted in the state: for the formula, or for the random bits of the rounding."""
+        return self.variant.spec.counted or self.stochastic
+
+
+@dataclass(eq=False)
+class Outline:
+    """The members of one bucket, and all about it that stays from step to step. It holds no tensor."""
+
+    kind: Kind
+    ordinals: list[int] = field(default_factory=list)
+    positions: list[int] = field(
+        default_factory=list
+    )  # among the entries of optimizer.state; -1: none
+    starts: list[int] = field(default_factory=list)  # see ``Rounding``
+    specs: Specs | None = None  # how its DTensors are laid out; None if it has none
+    backend: Backend | None = None
+    scratch: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def entries(self) -> list[str]:
+        """The names in a member's state, in the order of ``Bucket.states``, the master copy last."""
+        pairs = zip(self.kind.variant.states, self.kind.formats, strict=True)
+        names = [name + part for name, form in pairs for part in form.parts]
+        return [*names, MASTER] if self.kind.master else names
+
+
+@dataclass(eq=False)
+class Found:
+    """What the members of an outline have now. Parameters, gradients and states are local and real."""
+
+    step: int  # the steps made so far
+    owners: list[Tensor] = field(default_factory=list)
+    params: list[Tensor] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    states: list[list[Tensor]] = field(default_factory=list)  # one list per entry of the outline
+    slots: list[Slots] = field(default_factory=list)
+    fresh: list[Slots] = field(default_factory=list)
+
+
+def survey(
+    spec: Spec,
+    roster: Roster,
+    groups: Groups,
+    state: State,
+    precision: Precision,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+) -> list[tuple[Outline, Found]]:
+    """Every parameter that has a gradient, in an outline with others of its kind and number of steps."""
+    positions = {id(param): i for i, param in enumerate(state)}
+    result: dict[Any, tuple[Outline, Found]] = {}
+    for ordinal, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        if grad is None:
+            continue
+        place = roster.place(ordinal, groups)
+        refuse_pair(place, param, grad)
+        variant = spec.variant(groups[place.group])
+        slots = state.get(param, {})
+        formats = (precision.format(param),) * len(variant.states)
+        kind = Kind(
+            place.group,
+            variant,
+            param.device,
+            param.dtype,
+            grad.dtype,
+            formats,
+            precision.master(param.dtype),
+            precision.stochastic(param),
+            is_plain(param) and is_plain(grad),
+            variant.two_pass and bool(roster.splits[ordinal].groups),
+            not spec.counted and any(slots.get(name) is None for name in variant.states),
+        )
+        step = int(slots.get("step", 0))
+        if (kind, step) not in result:
+            result[kind, step] = Outline(kind), Found(step)
+        outline, found = result[kind, step]
+        outline.ordinals.append(ordinal)
+        outline.positions.append(positions.get(id(param), -1))
+        if kind.stochastic:
+            outline.starts.append(first_index(param))
+        add_member(place, outline, found, param, grad, slots)
+    for outline, found in result.values():
+        outline.specs = Specs.of(found.owners)
+    return list(result.values())
+
+
+def add_member(
+    place: Place, outline: Outline, found: Found, param: Tensor, grad: Tensor, slots: Slots
+) -> None:
+    """Take one parameter and all that belongs to it."""
+    states = prepared_states(place, outline.kind, param, slots)
+    found.owners.append(param)
+    found.params.append(operand(param))
+    found.grads.append(operand(resolved(grad)))
+    found.states = found.states or [[] for _ in states]
+    for tensors, tensor in zip(found.states, states.values(), strict=True):
+        tensors.append(operand(tensor))
+    found.slots.append(slots)
+    found.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})
+
+
+def prepared_states(place: Place, kind: Kind, param: Tensor, slots: Slots) -> dict[str, Tensor]:
+    """All states of a parameter as this step needs them: made if missing, on its device, in their formats."""
+    states: dict[str, Tensor] = {}
+    for name, form in zip(kind.variant.states, kind.formats, strict=True):
+        names = [name + part for part in form.parts]
+        states.update(zip(names, prepared(place, name, names, form, param, slots), strict=True))
+    if kind.master:
+        form = floats(torch.float32)
+        (states[MASTER],) = (
+            [param.detach().to(torch.float32)]
+            if slots.get(MASTER) is None
+            else prepared(place, MASTER, [MASTER], form, param, slots)
+        )
+    return states
+
+
+def prepared(
+    place: Place, name: str, names: Sequence[str], form: Format, param: Tensor, slots: Slots
+) -> list[Tensor]:
+    """The tensors of one state."""
+    if slots.get(names[0]) is None:
+        return form.new(param, 0.0)
+    tensors: list[Any] = [slots.get(each) for each in names]
+    problem = form.problem(param, tensors)
+    if problem is not None:
+        raise RuntimeError(
+            f"{place}: shape {tuple(param.shape)}, but its state {name} is {problem}; delete "
+            "optimizer.state[param] to start its state afresh"
+        )
+    tensors = form.brought(param, tensors)
+    for tensor in tensors:
+        refuse_self_overlap(f"{place}, state {name}", tensor)
+        if dtensor.is_dtensor(param) or dtensor.is_dtensor(tensor):
+            dtensor.check(f"{place}, state {name}", param, tensor)
+    return tensors
+
+
+def operand(tensor: Tensor) -> Tensor:
+    """What a backend gets to see of a tensor: its local part, real. Of a conjugated view, the memory behind it."""
+    tensor = dtensor.local(tensor)
+    if not tensor.is_complex():
+        return tensor
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor.conj() if tensor.is_conj() else tensor)

@@ -1,0 +1,44 @@
+"""How one number per element is kept between steps: the protocol of formats, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+# Random bits for every element, as int64; asked for only where something is rounded stochastically.
+Bits = Callable[[], Tensor]
+
+
+class Format(Protocol):
+    """How one state of a parameter is kept: in which tensors, and how they become numbers of the math and back.
+
+    A format has no data of its own: one object serves all tensors, and two that are equal are the same object.
+
+    Attributes:
+        name: what users and messages call it.
+        parts: the suffixes of its entries in ``optimizer.state[param]``; the first is empty, so that the first
+            entry carries the name of the state.
+        rounds: whether storing loses digits, so that stochastic rounding has something to do.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    rounds: bool
+
+    def new(self, param: Tensor, start: float) -> list[Tensor]:
+        """The tensors of a state that is ``start`` everywhere."""
+
+    def problem(self, param: Tensor, tensors: Sequence[Any]) -> str | None:
+        """Why these cannot be the tensors of a state of ``param``; None if they can."""
+
+    def brought(self, param: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors on the parameter's device and in the types of this format; the same objects if they are."""
+
+    def load(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """The values in the type of the math, shaped like the parameter."""
+
+    def store(self, tensors: Sequence[Tensor], value: Tensor, bits: Bits | None) -> None:
+        """Write values; ``bits`` for stochastic rounding, None to round to nearest."""
