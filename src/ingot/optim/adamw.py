@@ -91,6 +91,7 @@ class NpuFusedAdamW(FusedOptimizer):
         tensor([0.8990, 0.8990, 0.8990])
     """
 
+    decoupled_weight_decay = True
     spec = Spec("adamw", MOMENTS_AMSGRAD, scalars, advance, direction)
     rules = {"lr": LR, "betas": BETAS, "eps": EPS, "weight_decay": WEIGHT_DECAY, "amsgrad": FLAG}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from torch.amp.grad_scaler import OptState
@@ -34,3 +35,22 @@ def handed_over(optimizer: FusedOptimizer, grad_scaler: Any = None) -> Iterator[
     finally:
         vars(optimizer).pop("found_inf", None)
         vars(optimizer).pop("grad_scale", None)
+
+
+def leaving_no_scale(hooked: Callable[..., Any]) -> Callable[..., Any]:
+    """A step, with its hooks, that forgets the values of a GradScaler when it fails.
+
+    GradScaler takes its values away after a step, but not after a failed one: the next step would use them again. A
+    hook may fail as well as the step itself, and hooks run around ``step``, so that it cannot do this alone.
+    """
+
+    @wraps(hooked)
+    def step(optimizer: FusedOptimizer, *args: Any, **options: Any) -> Any:
+        try:
+            return hooked(optimizer, *args, **options)
+        except BaseException:
+            if vars(optimizer).pop("found_inf", None) is not None:
+                vars(optimizer).pop("grad_scale", None)
+            raise
+
+    return step
