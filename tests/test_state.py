@@ -150,7 +150,8 @@ OTHERS = [
     pytest.param(CASES[one], CASES[two], id=f"{one} into {two}")
     for one in CASES
     for two in CASES
-    if one != two
+    # Adam and AdamW are the same where nothing decays.
+    if one != two and {one, two} != {"adam", "adamw"}
 ]
 
 
@@ -166,19 +167,6 @@ def test_a_state_of_another_optimizer_is_refused(one: Case, two: Case) -> None:
     assert_unchanged(target, before)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adamax])
-@each_case
-def test_a_state_of_another_torch_optimizer_is_refused(case: Case, kind: type) -> None:
-    params, others = make_params(), make_params()
-    source, target = kind(params), with_state(case, others)
-    train(source, params, 2)
-    train(target, others, 2)
-    before = picture(target)
-    with pytest.raises(ValueError, match=case.kind.__name__):
-        target.load_state_dict(source.state_dict())
-    assert_unchanged(target, before)
-
-
 def test_adam_with_coupled_decay_is_refused_by_adamw() -> None:
     """The same state, another meaning of weight_decay; without decay they are the same."""
     params = make_params()
@@ -186,7 +174,7 @@ def test_adam_with_coupled_decay_is_refused_by_adamw() -> None:
     train(source, params, 1)
     target = CASES["adamw"].make(make_params())
     before = picture(target)
-    with pytest.raises(ValueError, match="Adam"):
+    with pytest.raises(ValueError, match=r"torch.optim.Adam or .* NpuFusedAdam takes it"):
         target.load_state_dict(source.state_dict())
     assert_unchanged(target, before)
 
