@@ -93,7 +93,8 @@ def origins(
     names = names or [kind.name for kind in fitting]
     if DECOUPLED in group:
         other = "Adam" if group[DECOUPLED] else "AdamW"
-        names = [name for name in names if name.split(".")[-1] not in (other, f"NpuFused{other}")]
+        others = (f"torch.optim.{other}", f"NpuFused{other}")
+        names = [name for name in names if name not in others] or names
     return names
 
 
