@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ingot.storage.precision import RULES
 
@@ -37,10 +38,10 @@ def refuse_unknown(kind: type, unknown: Iterable[str]) -> None:
 
 
 def _arguments(kind: type) -> list[str]:
-    """The options in the signature of a constructor."""
-    if not hasattr(kind, "rules"):
+    """The options in the signature of a constructor of ours, or of a subclass."""
+    if not issubclass(kind, Optimizer) or kind is Optimizer or "__init__" not in vars(kind):
         return []
-    parameters = inspect.signature(vars(kind).get("__init__", lambda: None)).parameters.values()
+    parameters = inspect.signature(vars(kind)["__init__"]).parameters.values()
     wanted = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = [p.name for p in parameters if p.kind in wanted]
     return [name for name in names if name not in ("self", "params", "defaults")]
