@@ -115,9 +115,9 @@ class NpuFusedBertAdam(FusedOptimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups.
-        lr: learning rate, a float or a 0-dim tensor (default 1e-3).
-        warmup: share of ``t_total`` that warms up, in [0, 1); -1 for none (default -1). Has no effect
-            without ``t_total``.
+        lr: learning rate, a float or a tensor of one element (default 1e-3).
+        warmup: share of ``t_total`` that warms up, in [0, 1); -1 for none (default -1). Without ``t_total``
+            it has no effect, and a warning says so.
         t_total: number of steps of the schedule (default -1: none, the rate is constant).
         schedule: 'warmup_linear' (the default), 'warmup_constant', 'warmup_cosine' or 'warmup_poly'. Has no
             effect without ``t_total``.
@@ -126,7 +126,7 @@ class NpuFusedBertAdam(FusedOptimizer):
         e: added to the denominator (default 1e-6).
         weight_decay: weight decay, inside the update (default 0.01).
         max_grad_norm: clip gradients to this norm; a number, -1 for no clipping (default 1.0).
-        betas: another spelling of ``(b1, b2)``.
+        betas: another spelling of ``(b1, b2)``; groups have both, and either may be written.
         eps: another spelling of ``e``.
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         clip_scope: 'group' (one norm per parameter group and dtype) or 'global' (one for everything).
