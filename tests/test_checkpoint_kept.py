@@ -1,7 +1,6 @@
 """What checkpoints keep: the user's own entries, exact step counts, what hooks make of them; and what states become."""
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -9,7 +8,15 @@ import torch
 from torch import Tensor
 
 from cases import CASES, Case, each_backend, each_case
-from training import assert_same, make_params, params_of, tensors_of, train, with_state
+from training import (
+    assert_same,
+    make_params,
+    params_of,
+    tensors_of,
+    through_a_file,
+    train,
+    with_state,
+)
 
 
 def trained(case: Case, steps: int = 2, **options: Any) -> Any:
@@ -24,14 +31,6 @@ def twin(case: Case, optimizer: Any) -> Any:
     """A new optimizer for copies of the parameters, without a state."""
     copies = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
     return with_state(case, copies)
-
-
-def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Saved and loaded again, by the loader that runs no code."""
-    file = io.BytesIO()
-    torch.save(state_dict, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @each_case

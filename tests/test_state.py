@@ -1,7 +1,6 @@
 """State: saved and loaded bit for bit, interchangeable with torch.optim, refused whole or not at all."""
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -16,17 +15,10 @@ from training import (
     params_of,
     picture,
     tensors_of,
+    through_a_file,
     train,
     with_state,
 )
-
-
-def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Saved and loaded again, by the loader that runs no code."""
-    file = io.BytesIO()
-    torch.save(state_dict, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def twins(params: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -52,7 +52,7 @@ class Kind(NamedTuple):
     states: frozenset[str]
 
 
-def kinds(own: type[FusedOptimizer]) -> list[Kind]:
+def kinds(own: type[FusedOptimizer]) -> tuple[Kind, ...]:
     """Every optimizer known: torch's, ours, and ``own``, which may be somebody's subclass."""
     from ingot import optim
 
@@ -65,7 +65,7 @@ def kinds(own: type[FusedOptimizer]) -> list[Kind]:
         options = frozenset(kind.rules)
         needed = frozenset(documented(kind)) - kind.unsaved
         result.append(Kind(name, needed, options, frozenset({"step", *kind.spec.states})))
-    return result
+    return tuple(result)
 
 
 def documented(kind: type[FusedOptimizer]) -> set[str]:
@@ -142,10 +142,9 @@ def refuse_decay(own: type[FusedOptimizer], number: int, saved: bool, wanted: bo
 def foreign_states(own: type[FusedOptimizer], names: Iterable[str]) -> dict[str, list[str]]:
     """Those states that are known to be of other optimizers, each with their names; unknown ones are the user's."""
     mine = {"step", MASTER, *own.spec.states}
+    others = [name for name in names if name not in mine]
+    if not others:
+        return {}
     known = kinds(own)
-    result = {
-        name: [kind.name for kind in known if name in kind.states]
-        for name in names
-        if name not in mine
-    }
+    result = {name: [kind.name for kind in known if name in kind.states] for name in others}
     return {name: kinds_of for name, kinds_of in result.items() if kinds_of}
