@@ -150,3 +150,26 @@ for name in names:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["absent", "broken"])
+def test_a_pure_install_says_that_it_is_one(pure_wheel: Path, tmp_path: Path, broken: bool) -> None:
+    """A core that is not there is another matter than one that does not load."""
+    shutil.unpack_archive(pure_wheel, tmp_path, "zip")
+    if broken:
+        (tmp_path / "ingot" / "_native.abi3.so").write_text("no library")
+    code = f"""
+import sys
+sys.meta_path = [f for f in sys.meta_path if "editable" not in type(f).__module__]
+sys.path.insert(0, {str(tmp_path)!r})
+import ingot
+from ingot.backends import native
+assert ingot.__file__.startswith({str(tmp_path)!r}), ingot.__file__
+print(native.NATIVE.unavailable())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    absent = "ingot was installed without the C++ core"
+    expected = "the compiled core does not load" if broken else absent
+    assert done.stdout.startswith(expected), done.stdout + done.stderr

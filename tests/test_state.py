@@ -1,7 +1,6 @@
 """State: saved and loaded bit for bit, interchangeable with torch.optim, refused whole or not at all."""
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -16,17 +15,10 @@ from training import (
     params_of,
     picture,
     tensors_of,
+    through_a_file,
     train,
     with_state,
 )
-
-
-def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Saved and loaded again, by the loader that runs no code."""
-    file = io.BytesIO()
-    torch.save(state_dict, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def twins(params: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -150,7 +142,8 @@ OTHERS = [
     pytest.param(CASES[one], CASES[two], id=f"{one} into {two}")
     for one in CASES
     for two in CASES
-    if one != two
+    # Adam and AdamW are the same where nothing decays.
+    if one != two and {one, two} != {"adam", "adamw"}
 ]
 
 
@@ -166,19 +159,6 @@ def test_a_state_of_another_optimizer_is_refused(one: Case, two: Case) -> None:
     assert_unchanged(target, before)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adamax])
-@each_case
-def test_a_state_of_another_torch_optimizer_is_refused(case: Case, kind: type) -> None:
-    params, others = make_params(), make_params()
-    source, target = kind(params), with_state(case, others)
-    train(source, params, 2)
-    train(target, others, 2)
-    before = picture(target)
-    with pytest.raises(ValueError, match=case.kind.__name__):
-        target.load_state_dict(source.state_dict())
-    assert_unchanged(target, before)
-
-
 def test_adam_with_coupled_decay_is_refused_by_adamw() -> None:
     """The same state, another meaning of weight_decay; without decay they are the same."""
     params = make_params()
@@ -186,7 +166,7 @@ def test_adam_with_coupled_decay_is_refused_by_adamw() -> None:
     train(source, params, 1)
     target = CASES["adamw"].make(make_params())
     before = picture(target)
-    with pytest.raises(ValueError, match="Adam"):
+    with pytest.raises(ValueError, match=r"torch.optim.Adam or .* NpuFusedAdam takes it"):
         target.load_state_dict(source.state_dict())
     assert_unchanged(target, before)
 

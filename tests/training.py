@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -117,6 +118,15 @@ def assert_unchanged(optimizer: Optimizer, before: dict[str, Any]) -> None:
 def with_state(case: Case, params: Any, **options: Any) -> FusedOptimizer:
     """Build the optimizer; SGD gets momentum, so that every optimizer under test has a state."""
     return case.make(params, **({"momentum": 0.9} if case.name == "sgd" else {}), **options)
+
+
+def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Saved and loaded again, by the loader that runs no code."""
+    file = io.BytesIO()
+    torch.save(state_dict, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
 
 
 def small_model() -> nn.Module:

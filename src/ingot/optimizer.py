@@ -16,11 +16,12 @@ from torch.optim.optimizer import (
 )
 
 from ingot import backends, checkpoint
+from ingot.declare import arguments
 from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.declare.spec import Spec
 from ingot.reductions.norms import Whole, clip_in_place
 from ingot.step.bucket import Bucket
-from ingot.step.handover import handed_over, skips, take_back
+from ingot.step.handover import handed_over, leaving_no_scale, skips
 from ingot.step.plan import Planner
 from ingot.step.quick import Quick, remember
 from ingot.step.roster import all_params
@@ -69,6 +70,8 @@ class FusedOptimizer(torch.optim.Optimizer):
     spec: ClassVar[Spec]
     rules: ClassVar[Mapping[str, Rule]]
     unsaved: ClassVar[frozenset[str]] = frozenset()  # options that checkpoints of the original lack
+    # For Adam and AdamW, which have the same options and states: told apart in checkpoints by this.
+    decoupled_weight_decay: ClassVar[bool | None] = None
     # torch.amp.GradScaler then hands over grad_scale and found_inf instead of unscaling by itself.
     _step_supports_amp_scaling = True
     found_inf: Tensor
@@ -89,7 +92,9 @@ class FusedOptimizer(torch.optim.Optimizer):
         master_weights: bool = False,
         rounding: str = "nearest",
         rounding_seed: int = 0,
+        **unknown: Any,
     ) -> None:
+        arguments.refuse_unknown(type(self), unknown)
         if backend is not None:
             backends.named(backend)
         self.backend = backend
@@ -98,6 +103,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.precision = Precision(state_dtype, bool(master_weights), rounding)
         self._refresh()
         common = dict(maximize=maximize, max_grad_norm=max_grad_norm, rounding_seed=rounding_seed)
+        self.check({**common, **defaults})
+        arguments.refuse_no_params(type(self).__name__, params)
         super().__init__(params, {**common, **defaults})
 
     def _refresh(self) -> None:
@@ -111,11 +118,17 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Raise ValueError for options that are not allowed; subclasses add what concerns several options."""
         common = {"maximize": FLAG, "max_grad_norm": MAX_GRAD_NORM, "rounding_seed": SEED}
         check_all(cls.__name__, {**common, **cls.rules}, group)
+        arguments.refuse_wrong_names(cls.__name__, group)
 
     @classmethod
     def respell(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Bring other spellings of options into the usual one."""
         return options
+
+    @classmethod
+    def group_of(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The dictionary that a parameter group is kept in."""
+        return dict(options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; its options are checked first.
@@ -123,26 +136,25 @@ class FusedOptimizer(torch.optim.Optimizer):
         Args:
             param_group: ``params``, and options that differ from the defaults.
         """
+        name = type(self).__name__
         if isinstance(param_group, dict):
-            param_group = self.respell(dict(param_group))
-            options = {**self.defaults, **param_group}
-            lacking = [name for name, value in options.items() if value is required]
+            options = self.group_of(self.defaults)
+            options.update(self.respell(param_group))
+            lacking = [option for option, value in options.items() if value is required]
             if lacking:
-                raise ValueError(f"{type(self).__name__}: {', '.join(lacking)} must be given")
+                raise ValueError(f"{name}: {', '.join(lacking)} must be given")
             self.check(options)
-            whole = sorted({"backend", *RULES} & param_group.keys())
-            if whole:
-                raise ValueError(
-                    f"{type(self).__name__}: {', '.join(whole)} must be given for the whole optimizer, "
-                    "not for one of its groups"
-                )
+            arguments.refuse_whole(name, "a group", param_group)
+            arguments.refuse_no_params(name, options.get("params"))
+            param_group = options
         super().add_param_group(param_group)
         try:
-            for param in self.param_groups[-1]["params"]:
+            arguments.refuse_wrong_names(name, param_group)
+            for param in param_group["params"]:
                 self.precision.stored(param.dtype)
         except ValueError as error:
             self.param_groups.pop()
-            raise ValueError(f"{type(self).__name__}: {error}") from None
+            raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
     def step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
         """Make one step.
@@ -178,6 +190,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             or torch.compiler.is_compiling()
         )
 
+    @leaving_no_scale
     @torch.optim.Optimizer.profile_hook_step
     @torch._disable_dynamo  # type: ignore[attr-defined]
     @torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
@@ -188,16 +201,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        try:
-            # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
-            with handed_over(self, **scaler):
-                roster, _ = self._planner.refresh(self.param_groups)
-                if not skips(self, roster, scaler.get("grad_scaler")):
-                    for chosen in roster.rounds:
-                        self._make_step(chosen)
-        except BaseException:
-            take_back(vars(self))
-            raise
+        # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
+        with handed_over(self, **scaler):
+            roster, _ = self._planner.refresh(self.param_groups)
+            if not skips(self, roster, scaler.get("grad_scaler")):
+                for chosen in roster.rounds:
+                    self._make_step(chosen)
         return loss
 
     def _make_step(self, chosen: Sequence[int] | None) -> None:
@@ -259,10 +268,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             return clip_in_place(self._everything(), float(max_norm), float(norm_type))
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def state_dict(self) -> dict[str, Any]:
         """The state as torch.optim lays it out; step counts as 0-dim tensors, as torch.optim has them."""
-        return checkpoint.with_tensor_steps(super().state_dict())
+        return checkpoint.packed(self)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state of this optimizer, of its torch.optim or torch_npu.optim counterpart.
 
@@ -276,4 +287,5 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it: groups added later would get it
         self._refresh()

@@ -1,6 +1,5 @@
 """Checkpoints keep the types of states; what happens between optimizers of different precision is defined."""
 
-import io
 import pickle
 from copy import deepcopy
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from cases import CASES, Case, each_backend, each_case
 from ingot.optimizer import FusedOptimizer
-from training import assert_same, give_grads, make_params, tensors_of, train
+from training import assert_same, give_grads, make_params, tensors_of, through_a_file, train
 
 SHAPES = [(7,), (4, 3), (), (33, 5)]
 each_precision = pytest.mark.parametrize("precision", PRECISIONS.values(), ids=PRECISIONS)
@@ -33,14 +32,6 @@ def make(case: Case, params: list[Tensor], **options: Any) -> FusedOptimizer:
 def copies(optimizer: FusedOptimizer) -> list[Tensor]:
     params = optimizer.param_groups[0]["params"]
     return [param.detach().clone().requires_grad_() for param in params]
-
-
-def through_a_file(state_dict: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state_dict, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
 
 
 @each_case

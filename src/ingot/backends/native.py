@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ _LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 @cache
 def _unavailable() -> str | None:
     """Connect the core with torch, once; the reason if that fails."""
+    if _import_error is not None and find_spec("ingot._native") is None:
+        return "ingot was installed without the C++ core"
     if _import_error is not None:
         return f"the compiled core does not load ({_import_error})"
     exchange_api = getattr(Tensor, "__dlpack_c_exchange_api__", None)

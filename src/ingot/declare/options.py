@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.optim.optimizer import required
 
 Number = float | Tensor
 
@@ -35,7 +36,7 @@ class Rule:
         """Raise ValueError unless the rule holds; a value of a wrong type fails like a wrong value."""
         try:
             good = self.test(value)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, ArithmeticError):
             good = False
         if not good:
             raise ValueError(
@@ -44,9 +45,13 @@ class Rule:
 
 
 def check_all(owner: str, rules: Mapping[str, Rule], group: Mapping[str, Any]) -> None:
-    """Check every option of a group that has a rule."""
+    """Check every option of a group that has a rule; one that is still to be given counts as good."""
+    lacks = [option for option in rules if option not in group]
+    if lacks:
+        raise ValueError(f"{owner}: a parameter group must have {', '.join(lacks)}")
     for option, rule in rules.items():
-        rule.check(owner, option, group[option])
+        if group[option] is not required:
+            rule.check(owner, option, group[option])
 
 
 def at_least(low: float, noun: str) -> Rule:
@@ -59,13 +64,6 @@ def real(value: Any) -> float:
     if isinstance(value, (bool, str, bytes)) or (isinstance(value, Tensor) and value.numel() != 1):
         raise TypeError(value)
     return float(value)
-
-
-def is_learning_rate(value: Any) -> bool:
-    """A float or a 0-dim tensor."""
-    if isinstance(value, Tensor) and value.ndim:
-        return False
-    return 0 <= real(value) < math.inf
 
 
 def is_flag(value: Any) -> bool:
@@ -86,7 +84,11 @@ class _Betas(Rule):
             one.check(owner, f"{option}[{index}]", beta)
 
 
-LR = Rule("learning rate", is_learning_rate, "a finite number or 0-dim tensor >= 0")
+LR = Rule(
+    "learning rate",
+    lambda x: 0 <= real(x) < math.inf,
+    "a finite number >= 0, or a tensor of one such number",
+)
 EPS = at_least(0, "epsilon value")
 WEIGHT_DECAY = at_least(0, "weight_decay value")
 MOMENTUM = at_least(0, "momentum value")

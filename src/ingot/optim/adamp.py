@@ -105,7 +105,7 @@ class NpuFusedAdamP(FusedOptimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups.
-        lr: learning rate, a float or a 0-dim tensor (default 1e-3).
+        lr: learning rate, a float or a tensor of one element (default 1e-3).
         betas: decay rates of the two averages, each in [0, 1) (default (0.9, 0.999)).
         eps: added to the denominator and to the norms (default 1e-8).
         weight_decay: decoupled weight decay (default 0).

@@ -72,7 +72,7 @@ class NpuFusedAdamW(FusedOptimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups.
-        lr: learning rate, a float or a 0-dim tensor (default 1e-3).
+        lr: learning rate, a float or a tensor of one element (default 1e-3).
         betas: decay rates of the two averages, each in [0, 1) (default (0.9, 0.999)).
         eps: added to the denominator (default 1e-8).
         weight_decay: decoupled weight decay (default 1e-2).
@@ -91,6 +91,7 @@ class NpuFusedAdamW(FusedOptimizer):
         tensor([0.8990, 0.8990, 0.8990])
     """
 
+    decoupled_weight_decay = True
     spec = Spec("adamw", MOMENTS_AMSGRAD, scalars, advance, direction)
     rules = {"lr": LR, "betas": BETAS, "eps": EPS, "weight_decay": WEIGHT_DECAY, "amsgrad": FLAG}
 

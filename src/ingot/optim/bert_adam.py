@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ingot.declare.groups import BetaGroup, refuse_difference, respelled
 from ingot.declare.options import (
     BETA,
-    BETAS,
     EPS,
     FLAG,
     LR,
@@ -114,9 +115,9 @@ class NpuFusedBertAdam(FusedOptimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups.
-        lr: learning rate, a float or a 0-dim tensor (default 1e-3).
-        warmup: share of ``t_total`` that warms up, in [0, 1); -1 for none (default -1). Has no effect
-            without ``t_total``.
+        lr: learning rate, a float or a tensor of one element (default 1e-3).
+        warmup: share of ``t_total`` that warms up, in [0, 1); -1 for none (default -1). Without ``t_total``
+            it has no effect, and a warning says so.
         t_total: number of steps of the schedule (default -1: none, the rate is constant).
         schedule: 'warmup_linear' (the default), 'warmup_constant', 'warmup_cosine' or 'warmup_poly'. Has no
             effect without ``t_total``.
@@ -125,7 +126,7 @@ class NpuFusedBertAdam(FusedOptimizer):
         e: added to the denominator (default 1e-6).
         weight_decay: weight decay, inside the update (default 0.01).
         max_grad_norm: clip gradients to this norm; a number, -1 for no clipping (default 1.0).
-        betas: another spelling of ``(b1, b2)``.
+        betas: another spelling of ``(b1, b2)``; groups have both, and either may be written.
         eps: another spelling of ``e``.
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         clip_scope: 'group' (one norm per parameter group and dtype) or 'global' (one for everything).
@@ -202,32 +203,47 @@ class NpuFusedBertAdam(FusedOptimizer):
             defaults["betas"] = betas
         if eps is not None:
             defaults["eps"] = eps
-        super().__init__(params, self.respell(defaults), **common)
+        defaults = self.respell(defaults)
+        defaults["betas"] = defaults["b1"], defaults["b2"]  # schedulers look for this name
+        super().__init__(params, defaults, **common)
 
     @classmethod
     def respell(cls, options: dict[str, Any]) -> dict[str, Any]:
         """Turn ``betas`` and ``eps`` into ``b1``, ``b2`` and ``e``."""
-        options = dict(options)
-        for spelling, names in (("betas", ("b1", "b2")), ("eps", ("e",))):
-            if spelling not in options:
-                continue
-            value = options.pop(spelling)
-            both = [n for n in names if n in options and not isinstance(options[n], Default)]
-            if both:
-                raise ValueError(
-                    f"{cls.__name__}: {spelling}={value!r} and {', '.join(both)} are two spellings "
-                    "of the same option; give one of them"
-                )
-            if spelling == "betas":
-                BETAS.check(cls.__name__, spelling, value)
-            options.update(zip(names, value if spelling == "betas" else (value,), strict=True))
-        # Plain numbers: torch.load refuses classes of ours in a checkpoint.
-        return {n: float(v) if isinstance(v, Default) else v for n, v in options.items()}
+        return respelled(cls.__name__, options)
+
+    @classmethod
+    def group_of(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """A group in which ``betas`` is always ``(b1, b2)``."""
+        group = BetaGroup()
+        group.update(options)
+        return group
+
+    @classmethod
+    def check(cls, group: Mapping[str, Any]) -> None:
+        """Both spellings of the decay rates must say the same."""
+        super().check(group)
+        refuse_difference(cls.__name__, group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; says so where its warm-up can have no effect.
+
+        Args:
+            param_group: ``params``, and options that differ from the defaults.
+        """
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if group["t_total"] == -1 and group["warmup"] > 0:
+            warnings.warn(
+                f"{type(self).__name__}: warmup={group['warmup']!r} has no effect without t_total, the "
+                "number of steps it is a share of",
+                stacklevel=2,
+            )
 
     def get_lr(self) -> list[float]:
         """The rate that the next step will use, one per parameter, in the order of the groups."""
         return [
-            scheduled(group, int(self.state[param]["step"]) if param in self.state else 0)
+            scheduled(group, int(self.state.get(param, {}).get("step", 0)))
             for group in self.param_groups
             for param in group["params"]
         ]

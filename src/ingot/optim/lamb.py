@@ -89,7 +89,7 @@ class NpuFusedLamb(FusedOptimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups.
-        lr: learning rate, a float or a 0-dim tensor (default 1e-3).
+        lr: learning rate, a float or a tensor of one element (default 1e-3).
         betas: decay rates of the two averages, each in [0, 1) (default (0.9, 0.999)).
         eps: added to the denominator (default 1e-6).
         weight_decay: weight decay, inside the update (default 0).

@@ -70,7 +70,7 @@ class NpuFusedSGD(FusedOptimizer):
 
     Args:
         params: parameters, named parameters, or parameter groups.
-        lr: learning rate, a float or a 0-dim tensor; required, here or in every group.
+        lr: learning rate, a float or a tensor of one element; required, here or in every group.
         momentum: decay rate of the buffer (default 0: no buffer).
         dampening: weight taken off the gradient (default 0).
         weight_decay: L2 penalty (default 0).

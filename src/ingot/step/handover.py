@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from torch import Tensor
@@ -74,3 +75,21 @@ def calling_scaler() -> GradScaler | None:
             return caller
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def leaving_no_scale(hooked: Callable[..., Any]) -> Callable[..., Any]:
+    """A step, with its hooks, that forgets the values of a GradScaler when it fails.
+
+    GradScaler takes its values away after a step, but not after a failed one: the next step would use them again. A
+    hook may fail as well as the step itself, and hooks run around the step, so that it cannot do this alone.
+    """
+
+    @wraps(hooked)
+    def step(optimizer: object, *args: Any, **options: Any) -> Any:
+        try:
+            return hooked(optimizer, *args, **options)
+        except BaseException:
+            take_back(vars(optimizer))
+            raise
+
+    return step
