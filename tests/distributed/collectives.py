@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from layouts import COLUMNS, ROWS, Layout, mesh_of
+from layouts import COLUMNS, ROWS, Layout, local, mesh_of
 from matrix import Outcome, compare, outcomes, train_both
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial
@@ -76,15 +76,16 @@ COUNTS = [
     (NpuFusedAdamW, {"max_grad_norm": 1.0}, "rows", 1),
     (NpuFusedSGD, {"max_grad_norm": 1.0}, "columns", 1),
     (NpuFusedBertAdam, {}, "rows", 1),
-    (NpuFusedLamb, {}, "rows", 1),
-    (NpuFusedLamb, {}, "columns", 1),
+    # Without clipping, two-pass optimizers first agree on which parameters have gradients.
+    (NpuFusedLamb, {}, "rows", 2),
+    (NpuFusedLamb, {}, "columns", 2),
     (NpuFusedLamb, {"use_global_grad_norm": True, "max_grad_norm": 1.0}, "rows", 2),
-    (NpuFusedAdamP, {}, "rows", 1),
+    (NpuFusedAdamP, {}, "rows", 2),
     (
         NpuFusedAdamP,
         {},
         "columns",
-        2,
+        3,
     ),  # rows are split themselves: first the rows, then the tensors
     (NpuFusedAdamP, {"max_grad_norm": 1.0}, "rows", 2),
     (NpuFusedAdamP, {"max_grad_norm": 1.0}, "mixed", 3),
@@ -137,7 +138,10 @@ def disagreement(rank: int, kind: type[FusedOptimizer], options: dict[str, Any])
         if rank == 0:
             for param in params[missing]:
                 param.grad = None
+        before = everything(optimizer)
         raises_everywhere(optimizer.step, "it must have one on all of them or on none")
+        for old, new in zip(before, everything(optimizer), strict=True):
+            assert torch.equal(old, new), "something changed before the disagreement was noticed"
         raises_everywhere(lambda o=optimizer: o.clip_grad_norm_fused_(1.0), "on all of them")
         raises_everywhere(
             lambda o=optimizer: o.clip_grad_norm_fused_(1.0, torch.inf), "on all of them"
@@ -145,6 +149,23 @@ def disagreement(rank: int, kind: type[FusedOptimizer], options: dict[str, Any])
         for param, grad in zip(params, kept, strict=True):
             param.grad = grad
         optimizer.step()
+
+
+def everything(optimizer: FusedOptimizer) -> list[Tensor]:
+    """Copies of the local parts of all parameters and states, and the step counts."""
+    values = [*wholes_of(optimizer)]
+    values += [v for slots in optimizer.state.values() for v in slots.values()]
+    return [local(torch.as_tensor(value)).detach().clone() for value in values]
+
+
+def failing_clip(rank: int) -> None:
+    """A process that cannot clip says why, and the others do not wait for it."""
+    for norm_type in (2.0, torch.inf, 3.0):
+        optimizer, params = stepped(NpuFusedAdamW, Layout("mixed", 2), 4)
+        if rank == 1:
+            params[1].grad = torch.ones(5, 4).to_sparse()  # an ordinary tensor in this layout
+        words = "sparse" if rank == 1 else "another process could not make this step"
+        raises_everywhere(partial(optimizer.clip_grad_norm_fused_, 1.0, norm_type), words)
 
 
 def no_collective_no_error(rank: int) -> None:
@@ -234,6 +255,7 @@ def collectives(rank: int) -> Outcome:
     for kind, options in DISAGREE:
         checks[f"disagreement {kind.__name__}"] = partial(disagreement, rank, kind, options)
         checks[f"failure of one {kind.__name__}"] = partial(failure_of_one, rank, kind, options)
+    checks["failing clip"] = partial(failing_clip, rank)
     checks["no collective"] = partial(no_collective_no_error, rank)
     checks["nothing to do"] = partial(nothing_to_do, rank)
     checks["late gradient"] = late_gradient

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from collectives import raises_everywhere, stepped
-from layouts import LAYOUTS, Layout, local
+from layouts import COPIES, LAYOUTS, ROWS, Layout, local, mesh_of
 from matrix import Outcome, compare, outcomes
 from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
@@ -114,6 +114,31 @@ def local_overflow(rank: int) -> None:
         raises_everywhere(optimizer.step, "GradScaler has the scale")
         assert not hasattr(optimizer, "found_inf")
         optimizer.step()
+        assert optimizer.state[params[0]]["step"] == 2
+
+
+def scalers_agree(rank: int) -> None:
+    """Only one process sees the overflow: the scalers of all go down together, and the next step is made.
+
+    torch 2.13 asks the processes of the first gradient alone, and that one is the same on all of them here.
+    """
+    mesh = mesh_of((2,))
+    for kind in (NpuFusedAdamW, NpuFusedLamb):
+        params: list[Tensor] = [
+            Parameter(DTensor.from_local(torch.ones(4, 3), mesh, [each], run_check=False))
+            for each in (COPIES, ROWS)
+        ]
+        optimizer = kind(params, lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler.scale(torch.zeros(()))
+        for step in range(3):
+            for param in params:
+                param.grad = torch.ones_like(param) * scaler.get_scale()
+            if step == 1 and rank == 1:
+                local(params[1].grad)[0, 0] = torch.inf  # type: ignore[arg-type]
+            scaler.step(optimizer)
+            scaler.update()
+            assert scaler.get_scale() == (8.0 if step == 0 else 4.0), (step, scaler.get_scale())
         assert optimizer.state[params[0]]["step"] == 2
 
 
@@ -241,6 +266,7 @@ def gradients(rank: int, processes: int) -> Outcome:
             checks[f"states {name} {stem}"] = partial(states, layout, case)
     if processes == 2:
         checks["local overflow"] = partial(local_overflow, rank)
+        checks["scalers agree"] = partial(scalers_agree, rank)
         checks["unfinished gradient"] = unfinished_gradient
         checks["changes"] = changes
     return outcomes(checks.items())

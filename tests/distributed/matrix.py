@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -128,10 +127,10 @@ def cells(processes: int) -> Iterable[tuple[str, Case, Options, str, torch.dtype
                     yield f"{layout}-{stem}-{name}", case, options, layout, dtype
 
 
-def matrix(rank: int, processes: int) -> Outcome:
-    """The job: the whole matrix."""
-    layouts = {name: Layout(name, processes) for name in LAYOUTS[processes]}
-    return outcomes(
-        (name, partial(check, case, options, layouts[layout], dtype))
-        for name, case, options, layout, dtype in cells(processes)
-    )
+def cell(rank: int, processes: int, name: str) -> None:
+    """The job: one cell of the matrix, by its id."""
+    for each, case, options, layout, dtype in cells(processes):
+        if each == name:
+            check(case, options, Layout(layout, processes), dtype)
+            return
+    raise KeyError(name)

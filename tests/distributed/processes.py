@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
-import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,31 +25,53 @@ PRELOAD = [
     "torch.distributed.optim",
     "torch.testing",
 ]
-COLLECTIVE_SECONDS = 60  # a collective that some process does not join raises after this time
+# A collective that some process does not join raises after this time: long, because a busy machine is no deadlock.
+COLLECTIVE_SECONDS = 600
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(PRELOAD)
 
 
-def run(processes: int, job: Callable[..., Any], *args: Any, seconds: float = 600) -> list[Any]:
-    """What ``job(rank, *args)`` returned in each process; raises what went wrong in any of them."""
-    with TemporaryDirectory() as folder:
-        pipes, workers = [], []
+class Crew:
+    """Processes joined by gloo that do one job after the other."""
+
+    def __init__(self, processes: int) -> None:
+        self.folder = TemporaryDirectory()
+        self.pipes, self.workers = [], []
         for rank in range(processes):
-            here, there = context.Pipe(duplex=False)
+            here, there = context.Pipe()
             worker = context.Process(
-                target=start, args=(rank, processes, folder, there, job, pack(args)), daemon=True
+                target=serve, args=(rank, processes, self.folder.name, there), daemon=True
             )
             worker.start()
             there.close()
-            pipes.append(here)
-            workers.append(worker)
-        try:
-            return collect(pipes, time.monotonic() + seconds)
-        finally:
-            for worker in workers:
-                worker.join(5)
-                worker.kill()
+            self.pipes.append(here)
+            self.workers.append(worker)
+
+    def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
+        """What ``job(rank, *args)`` returned in each process; raises what went wrong in any of them."""
+        for pipe in self.pipes:
+            pipe.send((job, pack(args)))
+        return collect(self.pipes)
+
+    def close(self) -> None:
+        """End the processes."""
+        with contextlib.suppress(OSError):
+            for pipe in self.pipes:
+                pipe.send(None)
+        for worker in self.workers:
+            worker.join(30)
+            worker.kill()
+        self.folder.cleanup()
+
+
+def run(processes: int, job: Callable[..., Any], *args: Any) -> list[Any]:
+    """One job in processes of its own."""
+    crew = Crew(processes)
+    try:
+        return crew.run(job, *args)
+    finally:
+        crew.close()
 
 
 def check_all(processes: int, job: Callable[..., dict[str, str]], *args: Any) -> None:
@@ -72,19 +94,14 @@ def unpack(value: bytes) -> Any:
     return torch.load(io.BytesIO(value), weights_only=False)
 
 
-def collect(pipes: list[Connection], deadline: float) -> list[Any]:
-    """One result per pipe; the first failure, or silence until the deadline, is an error."""
+def collect(pipes: list[Connection]) -> list[Any]:
+    """One result per pipe; the first failure is an error."""
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
-        open_pipes = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
-        ready = wait(open_pipes, deadline - time.monotonic())
-        if not ready:
-            missing = [rank for rank in range(len(pipes)) if rank not in results]
-            raise TimeoutError(f"processes {missing} did not finish")
-        for pipe in ready:
-            rank = pipes.index(pipe)
+        for pipe in wait([pipe for rank, pipe in enumerate(pipes) if rank not in results]):
+            rank = pipes.index(pipe)  # type: ignore[arg-type]
             try:
-                fine, value = pipe.recv()
+                fine, value = pipes[rank].recv()
             except EOFError:
                 raise RuntimeError(f"process {rank} died") from None
             if not fine:
@@ -93,9 +110,7 @@ def collect(pipes: list[Connection], deadline: float) -> list[Any]:
     return [results[rank] for rank in range(len(pipes))]
 
 
-def start(
-    rank: int, processes: int, folder: str, pipe: Connection, job: Callable[..., Any], args: bytes
-) -> None:
+def serve(rank: int, processes: int, folder: str, pipe: Connection) -> None:
     """The main function of a process."""
     import torch.distributed as dist
 
@@ -109,8 +124,12 @@ def start(
             world_size=processes,
             timeout=timedelta(seconds=COLLECTIVE_SECONDS),
         )
-        pipe.send((True, pack(job(rank, *unpack(args)))))
+        while (order := pipe.recv()) is not None:
+            job, args = order
+            pipe.send((True, pack(job(rank, *unpack(args)))))
         dist.barrier()
         dist.destroy_process_group()
+    except (EOFError, KeyboardInterrupt):  # whoever gave the orders is gone
+        pass
     except BaseException:
         pipe.send((False, traceback.format_exc()))
