@@ -133,10 +133,9 @@ def loaded_slots(
             f"{name}: the state of {where} has {', '.join(unknown)}, which is of another optimizer; "
             f"known are {', '.join(sorted(known))}"
         )
-    needed = (
-        {"step": None, **optimizer.spec.states} if optimizer.spec.counted else optimizer.spec.states
-    )
-    missing = [key for key, flag in needed.items() if flag is None and key not in slots]
+    needed = ["step"] if optimizer.spec.counted else []
+    needed += [key for key, state in optimizer.spec.states.items() if state.flag is None]
+    missing = [key for key in needed if key not in slots]
     if slots and missing:
         raise ValueError(f"{name}: the state of {where} lacks {', '.join(missing)}")
     result: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingot.backends import native
+from ingot.declare.sums import SUMS
 
 CSRC = Path(__file__).parent.parent.parent / "csrc"
 if not CSRC.exists():
@@ -39,7 +40,7 @@ def direction(param, grad, buffer, s, *, {flag}):
 
 
 class Demo:
-    spec = Spec("demo", {{"buffer": None}}, scalars, advance, direction)
+    spec = Spec("demo", {{"buffer": State()}}, scalars, advance, direction)
     rules = {{"nesterov": FLAG}}
 """
 ADVANCE_LINE, DIRECTION_LINE = 15, 19
@@ -202,7 +203,7 @@ def test_state_that_a_variant_lacks(tmp_path: Path) -> None:
     """Reading a state without testing the flag that switches it on would read nothing."""
     path = tmp_path / "demo.py"
     text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
-    path.write_text(text.replace('{"buffer": None}', '{"buffer": "nesterov"}'))
+    path.write_text(text.replace('{"buffer": State()}', '{"buffer": State("nesterov")}'))
     with pytest.raises(generate.Refused, match="this variant has no such state"):
         generate.header([path])
 
@@ -223,3 +224,38 @@ def test_keep_and_rate_come_first(tmp_path: Path, first: str) -> None:
     path.write_text(text.replace("keep: float\n    rate: float", first))
     with pytest.raises(generate.Refused, match=r"demo\.py:4: .*keep and rate must come first"):
         generate.header([path])
+
+
+def test_states_are_records(tmp_path: Path) -> None:
+    """The flag may be given by place or by name; anything but a State is refused."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(
+        advance="return (grad if nesterov else None,)", direction="return grad", flag="nesterov"
+    )
+    text = text.replace("buffer, s):", "buffer, s, *, nesterov):")
+    for state in ('State("nesterov")', 'State(start=1.0, flag="nesterov", signed=False)'):
+        path.write_text(text.replace("State()", state))
+        made = generate.header([path])
+        assert "kStates = 0;" in struct(made, "demo")
+        assert "kStates = 1;" in struct(made, "demo_nesterov")
+    path.write_text(text.replace("State()", "None"))
+    with pytest.raises(generate.Refused, match=r"expected State"):
+        generate.header([path])
+
+
+def test_looking_back(tmp_path: Path) -> None:
+    """The loops are told; a second pass would find the new states only."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
+    path.write_text(text.replace("direction)", "direction, looks_back=True)"))
+    assert generate.header([path]).count("kLooksBack = true") == 2
+    path.write_text(text.replace("direction)", "direction, direction, looks_back=True)"))
+    with pytest.raises(generate.Refused, match="looks_back and finish exclude each other"):
+        generate.header([path])
+
+
+def test_sums_come_from_the_table() -> None:
+    """Names, factors and order of the C++ side are those of ingot.declare.sums."""
+    text = re.findall(r"X\((\w+), (\w+), (\w+)\)", generate.sums_header())
+    assert {name: (one, two) for name, one, two in text} == SUMS
+    assert [name for name, *_ in text] == [*SUMS]

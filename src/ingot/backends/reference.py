@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ingot.declare.sums import SUMS
 from ingot.reductions.rows import Factor, Rows
 from ingot.sharding.dtensor import sum_dtype
 from ingot.storage.precision import HALVES, math_dtype
@@ -109,7 +110,7 @@ class Reference:
         for i in range(len(bucket.params)):
             operands = Operands(bucket, i)
             param, update = self._advance(operands)
-            tensors = {"p": param, "g": operands.grad(), "u": update}
+            tensors = {"param": param, "grad": operands.grad(), "update": update}
             rows = row_count(bucket, i)
             columns.append(
                 torch.stack(
@@ -117,7 +118,7 @@ class Reference:
                         (tensors[one] * tensors[two])
                         .reshape(rows, param.numel() // max(rows, 1))
                         .sum(1, dtype=sum_dtype(param))
-                        for one, two in map(tuple, spec.sums)
+                        for one, two in map(SUMS.__getitem__, spec.sums)
                     ]
                 )
             )
@@ -145,7 +146,13 @@ class Reference:
         """Store the new states; return the old parameter and the update."""
         variant, s = operands.bucket.variant, operands.bucket.scalars
         param, grad = operands.param(), operands.grad()
-        operands.store_states(variant.advance(param, grad, operands.states(), s))
+        states = operands.states()
+        new = variant.advance(param, grad, states, s)
+        if variant.spec.looks_back:
+            update = variant.direction(param, grad, states, s)
+            operands.store_states(new)
+            return param, update
+        operands.store_states(new)
         return param, variant.direction(param, grad, operands.states(), s)
 
     def squares(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -58,7 +58,7 @@ def direction(param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, s: Any) -> A
 
 
 def finish(
-    row: Any, total: Any, far_rows: Any, far_total: Any, s: Any, *, adam: bool
+    row: Any, total: Any, row_scores: Any, total_score: Any, s: Any, *, adam: bool
 ) -> tuple[Any, Any]:
     """The trust ratio: norm of the weight over norm of the update; 1 where either is zero."""
     weight_norm = sqrt(total.pp)

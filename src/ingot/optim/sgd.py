@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.optim.optimizer import required
 
 from ingot.declare.options import FINITE, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number, OptionError
-from ingot.declare.spec import Group, Spec
+from ingot.declare.spec import Group, Spec, State
 from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
@@ -89,7 +89,14 @@ class NpuFusedSGD(FusedOptimizer):
         tensor([0.8000, 0.8000, 0.8000])
     """
 
-    spec = Spec("sgd", {"momentum_buffer": "momentum"}, scalars, advance, direction, counted=False)
+    spec = Spec(
+        "sgd",
+        {"momentum_buffer": State("momentum")},
+        scalars,
+        advance,
+        direction,
+        counted=False,
+    )
     rules = {
         "lr": LR,
         "momentum": MOMENTUM,

@@ -81,13 +81,17 @@ def resolved(tensor: Tensor) -> Tensor:
 
 
 def prepared_state(
-    place: Place, name: str, param: Tensor, value: Any, dtype: torch.dtype
+    place: Place, name: str, param: Tensor, value: Any, dtype: torch.dtype, start: float
 ) -> Tensor:
     """The state as this step needs it: made if missing, brought to the parameter's device and type."""
     if value is None:
         if name == MASTER:
             return param.detach().to(dtype)
-        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+        state = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+        # The state of a complex number is that of two real ones.
+        return (
+            state.fill_(complex(start, start) if state.is_complex() else start) if start else state
+        )
     if not isinstance(value, Tensor) or value.shape != param.shape:
         was = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise RuntimeError(
@@ -111,7 +115,8 @@ def prepared_states(
     wanted = {name: precision.stored(param.dtype) for name in variant.states}
     if precision.master(param.dtype):
         wanted[MASTER] = torch.float32
+    starts = {name: variant.spec.states[name].start for name in variant.states}
     return {
-        name: prepared_state(place, name, param, slots.get(name), dtype)
+        name: prepared_state(place, name, param, slots.get(name), dtype, starts.get(name, 0.0))
         for name, dtype in wanted.items()
     }
