@@ -58,15 +58,16 @@ struct Math {
   using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
   using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep,
                          const double* rate);
-  // For states in 16 bits, so in float only: the new states, and the sums over states as they were stored. Not for optimizers
-  // that look back: their updates do not depend on what was stored.
+  // For states in 16 bits, so in float only: the new states; then, from the states as they were stored, the parameter or (two
+  // passes) the sums. Not for optimizers that look back: their updates do not depend on what was stored.
   Advance advance;
+  Advance update;
   SumRows sum;
-  // direction, then param = keep * param - rate * update; elementwise optimizers need it for states in 16 bits only.
-  Apply apply;
   // Elementwise optimizers: all in one sweep.
   Advance step;
-  // Two-pass optimizers. All add to the sums they are given.
+  // Two-pass optimizers: direction, then param = keep * param - rate * update.
+  Apply apply;
+  // All add to the sums they are given.
   SumRows advance_and_sum;
   SumRows advance_sum_keep;  // in float only; keeps the updates as well, for apply_kept
   SumRows sum_for_finish;  // only the sums that finish reads of a row

@@ -17,16 +17,15 @@ namespace {
 template <class V>
 constexpr Math make_math() {
   Math m = {};
-  if constexpr (!V::kLooksBack) {
-    m.advance = advance<V, float>;
-    m.apply = apply<V, float>;
-  }
+  if constexpr (!V::kLooksBack) m.advance = advance<V, float>;
   if constexpr (V::kTwoPass) {
+    m.apply = apply<V, float>;
     m.advance_and_sum = sum_rows<V, float, V::kSums, kFirst>;
     m.advance_sum_keep = sum_rows<V, float, V::kSums, kFirstKept>;
     m.sum = sum_rows<V, float, V::kSums, kAgain>;
     if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, float, V::kRowSums, kAgain>;
   } else {
+    if constexpr (!V::kLooksBack) m.update = update<V, float>;
     m.step = step<V, float, float, float>;
   }
   return m;

@@ -147,9 +147,8 @@ def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimi
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     scalars = module.find(ast.Name("Scalars", lineno=call.lineno))
     names = fields(scalars)
-    # With 16-bit states the core takes them by their places, see csrc/driver/elementwise.cpp.
-    if "finish" not in given and names[:2] != ["keep", "rate"]:
-        raise refuse(scalars.path, scalars.node, "without finish, keep and rate must come first")
+    if "finish" not in given and not {"keep", "rate"} <= {*names}:
+        raise refuse(scalars.path, scalars.node, "without finish, keep and rate must be among them")
     looks_back = "looks_back" in given and ast.literal_eval(given["looks_back"])
     if looks_back and "finish" in given:
         raise refuse(module.path, given["looks_back"], "looks_back and finish exclude each other")

@@ -51,10 +51,13 @@ def scalars(group: Group, step: int) -> Scalars:
     )
 
 
-def direction(param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, s: Any) -> Any:
+def direction(
+    param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, s: Any, *, weight_decay: bool
+) -> Any:
     """The Adam step with the decay inside, before the trust ratio."""
     denom = sqrt(exp_avg_sq) * s.rbias2 + s.eps
-    return exp_avg * s.rbias1 / denom + s.weight_decay * param
+    update = exp_avg * s.rbias1 / denom
+    return update + s.weight_decay * param if weight_decay else update
 
 
 def finish(
