@@ -94,10 +94,13 @@ def loaded_group(
             f"{name}: group {number} of the state is of another optimizer: it "
             + (f"lacks {', '.join(lacks)}" if lacks else f"has {', '.join(foreign)}")
         )
-    if options.get("decoupled_weight_decay") is False and options.get("weight_decay"):
+    ours = group.get("decoupled_weight_decay")
+    decoupled = options.get("decoupled_weight_decay", ours)
+    if decoupled != ours and options.get("weight_decay"):
+        home = "AdamW" if decoupled else "Adam"
         raise ValueError(
-            f"{name}: group {number} of the state is of torch.optim.Adam, whose weight decay is not "
-            "decoupled"
+            f"{name}: group {number} of the state is of {home}, whose weight decay is "
+            f"{'' if decoupled else 'not '}decoupled; NpuFused{home} takes it"
         )
     options = {key: deepcopy(value) for key, value in options.items() if key not in TORCH_ONLY}
     kept = {key: value for key, value in group.items() if key not in options}

@@ -115,4 +115,5 @@ class NpuFusedAdam(FusedOptimizer):
         **common: Unpack[Common],
     ) -> None:
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
-        super().__init__(params, defaults, **common)
+        # As in torch.optim: it tells a checkpoint of Adam from one of AdamW.
+        super().__init__(params, {**defaults, "decoupled_weight_decay": False}, **common)

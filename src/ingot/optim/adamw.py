@@ -105,4 +105,5 @@ class NpuFusedAdamW(FusedOptimizer):
         **common: Unpack[Common],
     ) -> None:
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
-        super().__init__(params, defaults, **common)
+        # As in torch.optim: it tells a checkpoint of AdamW from one of Adam.
+        super().__init__(params, {**defaults, "decoupled_weight_decay": True}, **common)
