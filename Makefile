@@ -39,7 +39,7 @@ help:
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
-	$(call headline,Demo: one small network and seven optimizers)
+	$(call headline,Demo: one small network and nine optimizers)
 	$(bin)/ingot demo --output out/demo.png
 
 # The simulated NPU in processes of its own: torch takes no new device after the first backward of a process.

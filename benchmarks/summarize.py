@@ -72,7 +72,11 @@ def ratios(race: list[Row]) -> list[str]:
             if row is None:
                 line.append("-")
                 continue
-            ratio, target = float(row["peer_ratio"]), float(row["target"])
+            ratio = float(row["peer_ratio"])
+            if not row["target"]:
+                line.append(f"**{ratio:.2f}**")
+                continue
+            target = float(row["target"])
             reached = row["reached"] == "True"
             line.append(f"**{ratio:.2f}** / {target:g}{'' if reached else ' (missed)'}")
             if reached:

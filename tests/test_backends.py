@@ -34,7 +34,13 @@ def tolerance(
     case: Case, options: Options, dtype: torch.dtype, backend: str
 ) -> tuple[float, float]:
     """Bit for bit where nothing is added up."""
-    return (0, 0) if is_exact(case, options) and backend == "flat" else TOLERANCES[dtype]
+    if is_exact(case, options) and backend == "flat":
+        return 0, 0
+    relative, absolute = TOLERANCES[dtype]
+    # The buffer of RMSprop adds up updates of either sign, as large as 10. A root that differs in its last bit
+    # (torch's on the CPU is not correctly rounded) shows where they cancel.
+    sums_updates = case.name in ("rmsprop", "rmsprop_tf") and "momentum" in options
+    return relative, absolute * (10 if sums_updates else 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -48,7 +54,9 @@ def test_like_the_reference(case: Case, options: Options, dtype: torch.dtype) ->
         runs[name] = tensors_of(optimizer)
     started = {f"param {i} {tuple(p.shape)}": p for i, p in enumerate(make_params(SHAPES, dtype))}
     reference = runs.pop("reference")
-    assert sum(not torch.equal(p, reference[name]) for name, p in started.items()) >= 5
+    # Adadelta's first steps are small: in bfloat16 they move the smallest numbers only.
+    least = 1 if case.name == "adadelta" else 5
+    assert sum(not torch.equal(p, reference[name]) for name, p in started.items()) >= least
     assert runs
     for name, run in runs.items():
         assert_same(run, reference, *tolerance(case, options, dtype, name))

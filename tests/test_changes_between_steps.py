@@ -42,8 +42,10 @@ def test_an_option_changed_in_a_group_counts(case: Case, backend: str) -> None:
 @each_case
 def test_a_flag_switched_on_later_counts(case: Case, backend: str) -> None:
     """Amsgrad or momentum after some steps: the missing state starts from nothing, the others go on."""
-    flag = {"sgd": "momentum", "lamb": "adam"}.get(case.name, "amsgrad")
-    value = 0.9 if flag == "momentum" else True
+    flags = {"lamb": "adam", "adadelta": "weight_decay"}
+    flags |= dict.fromkeys(["sgd", "rmsprop", "rmsprop_tf"], "momentum")
+    flag = flags.get(case.name, "amsgrad")
+    value = True if flag in ("adam", "amsgrad") else 0.9
     runs = []
     for name in ("reference", backend):
         params = make_params()
@@ -148,7 +150,8 @@ def test_the_model_becomes_half(case: Case, backend: str) -> None:
         if case.kind.spec.counted:
             assert int(optimizer.state[param]["step"]) == 3
         wide = Parameter(old.float())
-        assert (param.detach() - wide.half()).abs().max().item() < 0.1 if param.numel() else True
+        # A step of RMSprop is up to ten times lr at first, 0.1.
+        assert (param.detach() - wide.half()).abs().max().item() < 0.11 if param.numel() else True
         for name, value in optimizer.state[param].items():
             assert name == "step" or value.dtype is torch.float32
 

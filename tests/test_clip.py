@@ -173,8 +173,13 @@ def test_max_grad_norm_of_one_group_only(case: Case, backend: str) -> None:
     none = -1 if case.name == "bert_adam" else None
     scope = {"clip_scope": "global"} if case.name == "bert_adam" else {}
     momentum = {"momentum": 0.9} if case.name == "sgd" else {}
-    name = "momentum_buffer" if case.name == "sgd" else "exp_avg"
-    share = 1.0 if case.name == "sgd" else 0.1
+    # What one step makes of a gradient in one of the states.
+    name, state_of = {
+        "sgd": ("momentum_buffer", lambda grad: grad),
+        "adadelta": ("square_avg", lambda grad: 0.1 * grad * grad),
+        "rmsprop": ("square_avg", lambda grad: 0.01 * grad * grad),
+        "rmsprop_tf": ("square_avg", lambda grad: 0.9 + 0.1 * grad * grad),
+    }.get(case.name, ("exp_avg", lambda grad: 0.1 * grad))
     one, two = make_params([(4,), (3,)])
     groups = [{"params": [one], "max_grad_norm": 0.5}, {"params": [two], "max_grad_norm": none}]
     optimizer = case.make(groups, **scope, **momentum, backend=backend)
@@ -183,9 +188,11 @@ def test_max_grad_norm_of_one_group_only(case: Case, backend: str) -> None:
     optimizer.step()
     states = optimizer.state
     torch.testing.assert_close(
-        states[one][name], torch.full((4,), share * 3.0 * 0.5 / (total + 1e-6)), rtol=1e-6, atol=0
+        states[one][name], torch.full((4,), state_of(3.0 * 0.5 / (total + 1e-6))), rtol=1e-6, atol=0
     )
-    torch.testing.assert_close(states[two][name], torch.full((3,), share * 4.0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        states[two][name], torch.full((3,), state_of(4.0)), rtol=1e-6, atol=0
+    )
 
 
 @each_backend

@@ -154,21 +154,49 @@ def test_a_state_of_another_optimizer_is_refused(one: Case, two: Case) -> None:
     train(source, params, 2)
     train(target, others, 2)
     before = picture(target)
-    with pytest.raises(ValueError, match=r"another optimizer|lacks|known are"):
+    with pytest.raises(ValueError, match=r"another optimizer|lacks|known are|takes it"):
         target.load_state_dict(source.state_dict())
     assert_unchanged(target, before)
 
 
-def test_adam_with_coupled_decay_is_refused_by_adamw() -> None:
-    """The same state, another meaning of weight_decay; without decay they are the same."""
-    params = make_params()
-    source = torch.optim.Adam(params, weight_decay=0.1)
-    train(source, params, 1)
-    target = CASES["adamw"].make(make_params())
+FOREIGN = [
+    pytest.param(case, kind, id=f"{kind.__name__} into {stem}")
+    for stem, case in CASES.items()
+    for kind in (torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Adamax)
+    if case.torch_kind is not kind
+]
+
+
+@pytest.mark.parametrize(("case", "kind"), FOREIGN)
+def test_a_state_of_another_torch_optimizer_is_refused(case: Case, kind: type) -> None:
+    params, others = make_params(), make_params()
+    source, target = kind(params), with_state(case, others)
+    train(source, params, 2)
+    train(target, others, 2)
     before = picture(target)
-    with pytest.raises(ValueError, match=r"torch.optim.Adam or .* NpuFusedAdam takes it"):
+    with pytest.raises(ValueError, match=case.kind.__name__):
         target.load_state_dict(source.state_dict())
     assert_unchanged(target, before)
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "torch"])
+@pytest.mark.parametrize(("one", "two"), [("adam", "adamw"), ("adamw", "adam")])
+def test_adam_and_adamw_differ_in_their_decay(one: str, two: str, ours: bool) -> None:
+    """The same state, another meaning of weight_decay; without decay they are the same."""
+    for decay in (0.1, 0.0):
+        params = make_params()
+        kind = CASES[one].kind if ours else CASES[one].torch_kind
+        assert kind is not None
+        source, target = kind(params, weight_decay=decay), CASES[two].make(make_params())
+        train(source, params, 1)
+        before = picture(target)
+        if not decay:
+            target.load_state_dict(source.state_dict())
+            assert target.state_dict()["param_groups"][0]["decoupled_weight_decay"] is (two == "adamw")
+            continue
+        with pytest.raises(ValueError, match=f"{CASES[one].kind.__name__} takes it"):
+            target.load_state_dict(source.state_dict())
+        assert_unchanged(target, before)
 
 
 def spoil_shape(saved: dict[str, Any]) -> None:

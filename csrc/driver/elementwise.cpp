@@ -19,11 +19,10 @@ void step_elements(Stage& stage, const Table& table, const Variant& variant, con
   for (; span.begin < end; span.begin += most) {
     span.count = std::min(most, end - span.begin);
     stage.load(span, kAll);
-    if (table.rounded_states) {
+    if (table.rounded_states && !variant.looks_back) {
       math.advance(stage.block(), span.count, scalars);
       stage.store_and_reload_states(span);
-      // keep and rate are the first two scalars of an elementwise optimizer.
-      math.apply(stage.block(), 1, span.count, scalars, &scalars.wide[0], &scalars.wide[1]);
+      math.update(stage.block(), span.count, scalars);
       stage.store(span, kParamBit);
     } else {
       math.step(stage.block(), span.count, scalars);

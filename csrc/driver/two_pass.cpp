@@ -10,15 +10,13 @@ namespace {
 
 constexpr int64_t kUnit = 1 << 16;    // elements; four float32 operands of a unit fit a cache of 1 MB
 
-constexpr unsigned kGradSums = 1u << 1 | 1u << 3;  // gg and pg
-
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Units are whole rows, unless rows are longer than a unit.
 bool is_long(const Tensor& tensor) { return tensor.length > kUnit; }
 int64_t pieces_of_row(const Tensor& tensor) { return is_long(tensor) ? divide_up(tensor.length, kUnit) : 1; }
 
-// Tensors with fewer than two dimensions have no rows to project: infinite, as ingot.spec.Sums says.
+// Tensors with fewer than two dimensions have no rows to project: infinite, as ingot.declare.spec.Sums says.
 double root(const Tensor& tensor, int64_t count) {
   return tensor.apart ? std::sqrt(static_cast<double>(count)) : std::numeric_limits<double>::infinity();
 }
@@ -100,7 +98,7 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& group, RowSums& sums, fl
 void TwoPass::sum_again(Stage& stage, const Part& group, RowSums& sums) const {
   clear(sums, group.rows);
   if (variant_.row_sums == 0) return;
-  const bool grad = variant_.direction_reads_grad || (variant_.row_sums & kGradSums);
+  const bool grad = variant_.direction_reads_grad || variant_.row_sums_read_grad;
   const unsigned operands = kParamBit | kStateBits | (grad ? kGradBit : 0u);
   for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, operands);
@@ -178,9 +176,9 @@ Totals TwoPass::add_up(int64_t index, const Partial* partials) const {
       for (int k = 0; k < kSums; ++k) row.sums[k] += partials[unit + piece].sums[k];
     }
     for (int k = 0; k < kSums; ++k) totals.sums[k] += row.sums[k];
-    totals.far_rows += pieces > 1 ? score_one(row.sums, root(t, t.length)) : partials[unit].score;
+    totals.row_scores += pieces > 1 ? score_one(row.sums, root(t, t.length)) : partials[unit].score;
   }
-  totals.far_total = score_one(totals.sums, totals.root_n);
+  totals.total_score = score_one(totals.sums, totals.root_n);
   return totals;
 }
 

@@ -24,8 +24,11 @@ inline F where(bool condition, F a, F b) {
   return condition ? a : b;
 }
 
-// The fields in the order of ingot.spec.Sums.
+// The sums of one row or one tensor, one field for each row of the table.
+#define DECLARE_SUM(NAME, ONE, TWO) F NAME;
 template <class F>
 struct Sums {
-  F pp, gg, uu, pg, pu, root_n;
+  INGOT_SUMS(DECLARE_SUM)
+  F root_n;
 };
+#undef DECLARE_SUM

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "sums.h"
+
 namespace ingot {
 
 enum class DType : uint8_t { float32, bfloat16, float16, float64 };
@@ -11,7 +13,9 @@ constexpr int64_t kItemSize[kDTypes] = {4, 2, 2, 8};
 
 constexpr int kMaxStates = 3;
 constexpr int kMaxScalars = 16;
-constexpr int kSums = 5;  // pp gg uu pg pu, as ingot.spec.Sums
+#define COUNT_SUM(NAME, ONE, TWO) +1
+constexpr int kSums = INGOT_SUMS(COUNT_SUM);  // the rows of src/ingot/declare/sums.py
+#undef COUNT_SUM
 
 // Sums add element i of a row into lane i % 64 (of several short rows together: neighbours), and the lanes of every 1024 elements
 // into a double. Both numbers are part of the result: changing them changes last bits, changing anything else about the work
@@ -43,8 +47,8 @@ struct RowSums {
 struct Totals {
   double sums[kSums];
   double root_n;
-  double far_rows;
-  double far_total;
+  double row_scores;   // those of its rows, added up
+  double total_score;  // that of the whole tensor
 };
 
 // The loops of one variant in one type. Blocks hold `rows` rows of `length` elements, one after the other: at most kTile
@@ -54,14 +58,16 @@ struct Math {
   using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
   using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep,
                          const double* rate);
-  // For states in 16 bits, so in float only: the new states, and the sums over states as they were stored.
+  // For states in 16 bits, so in float only: the new states; then, from the states as they were stored, the parameter or (two
+  // passes) the sums. Not for optimizers that look back: their updates do not depend on what was stored.
   Advance advance;
+  Advance update;
   SumRows sum;
-  // direction, then param = keep * param - rate * update; elementwise optimizers need it for states in 16 bits only.
-  Apply apply;
   // Elementwise optimizers: all in one sweep.
   Advance step;
-  // Two-pass optimizers. All add to the sums they are given.
+  // Two-pass optimizers: direction, then param = keep * param - rate * update.
+  Apply apply;
+  // All add to the sums they are given.
   SumRows advance_and_sum;
   SumRows advance_sum_keep;  // in float only; keeps the updates as well, for apply_kept
   SumRows sum_for_finish;  // only the sums that finish reads of a row
@@ -85,10 +91,12 @@ struct Variant {
   int states;
   int scalars;
   bool two_pass;
+  bool looks_back;            // the update comes from the states before the step
   bool rows;                  // finish looks at rows
   bool direction_reads_grad;  // if not, the second pass leaves the gradient alone
   unsigned sums;              // bit k: sum k is wanted
   unsigned row_sums;          // those that finish reads of a row
+  bool row_sums_read_grad;
   Math narrow;                // in float
   StoredMath bfloat16;
   void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);

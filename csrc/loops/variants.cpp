@@ -17,14 +17,15 @@ namespace {
 template <class V>
 constexpr Math make_math() {
   Math m = {};
-  m.advance = advance<V, float>;
-  m.apply = apply<V, float>;
+  if constexpr (!V::kLooksBack) m.advance = advance<V, float>;
   if constexpr (V::kTwoPass) {
+    m.apply = apply<V, float>;
     m.advance_and_sum = sum_rows<V, float, V::kSums, kFirst>;
     m.advance_sum_keep = sum_rows<V, float, V::kSums, kFirstKept>;
     m.sum = sum_rows<V, float, V::kSums, kAgain>;
     if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, float, V::kRowSums, kAgain>;
   } else {
+    if constexpr (!V::kLooksBack) m.update = update<V, float>;
     m.step = step<V, float, float, float>;
   }
   return m;
@@ -39,12 +40,22 @@ constexpr StoredMath make_stored_math() {
 template <class V>
 constexpr Variant make_variant(int number) {
   using Elements = typename V::Elements;  // loops of variants with the same element math are compiled once
-  Variant v = {number, V::kName, V::kDigest, V::kStates, V::kScalars, V::kTwoPass, false, V::kDirectionReadsGrad, 0u, 0u,
-               make_math<Elements>(), make_stored_math<Elements, bfloat16>(), nullptr, nullptr};
+  Variant v = {};
+  v.number = number;
+  v.name = V::kName;
+  v.digest = V::kDigest;
+  v.states = V::kStates;
+  v.scalars = V::kScalars;
+  v.two_pass = V::kTwoPass;
+  v.looks_back = V::kLooksBack;
+  v.direction_reads_grad = V::kDirectionReadsGrad;
+  v.narrow = make_math<Elements>();
+  v.bfloat16 = make_stored_math<Elements, bfloat16>();
   if constexpr (V::kTwoPass) {
     v.rows = V::kRows;
     v.sums = V::kSums;
     v.row_sums = V::kRowSums;
+    v.row_sums_read_grad = reads_grad(V::kRowSums);
     v.score = score<V>;
     v.finish = finish<V>;
   }

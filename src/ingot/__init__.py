@@ -5,16 +5,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ingot.optim import (
+        NpuFusedAdadelta,
+        NpuFusedAdam,
         NpuFusedAdamP,
         NpuFusedAdamW,
         NpuFusedBertAdam,
         NpuFusedLamb,
+        NpuFusedRMSprop,
+        NpuFusedRMSpropTF,
         NpuFusedSGD,
     )
 
 __version__ = "0.1.0"
 
-__all__ = ["NpuFusedAdamP", "NpuFusedAdamW", "NpuFusedBertAdam", "NpuFusedLamb", "NpuFusedSGD"]
+__all__ = [
+    "NpuFusedAdadelta",
+    "NpuFusedAdam",
+    "NpuFusedAdamP",
+    "NpuFusedAdamW",
+    "NpuFusedBertAdam",
+    "NpuFusedLamb",
+    "NpuFusedRMSprop",
+    "NpuFusedRMSpropTF",
+    "NpuFusedSGD",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,15 @@ from ingot.backends.native import NATIVE, core
 from ingot.storage.rounding import Rounding
 
 LARGE = [(2, 70000), (140001,), (9000, 9), (2000, 65)]
-NAMES = ["adamw_amsgrad", "sgd_momentum_nesterov", "lamb", "adamp", "adamp_amsgrad_nesterov"]
+NAMES = [
+    "adamw_amsgrad",
+    "sgd_momentum_nesterov_weight_decay",
+    "lamb_weight_decay",
+    "adamp",
+    "adamp_amsgrad_nesterov",
+    "adadelta_weight_decay",
+    "rmsprop_centered_momentum",
+]
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 

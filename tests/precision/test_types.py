@@ -161,7 +161,8 @@ def test_a_parameter_changed_from_outside_wins_over_its_master(
 ) -> None:
     """Someone loads weights or clips them: the step goes on from there, elsewhere from the master."""
     [param] = make_params([(6, 5)], dtype)
-    optimizer = case.make([param], lr=0.05, backend=backend, master_weights=True)
+    lr = 50.0 if case.name == "adadelta" else 0.05  # it scales updates that are small at first
+    optimizer = case.make([param], lr=lr, backend=backend, master_weights=True)
     for step in range(2):
         set_grad(param, bounded_grads(step, dtype)[1].repeat(2, 2)[:6, :5])
         if step == 1:
@@ -174,7 +175,7 @@ def test_a_parameter_changed_from_outside_wins_over_its_master(
             start = param.detach().clone()
             # The same step from float32 values: nothing of the master's extra bits may be lost.
             twin_param = expected.clone().requires_grad_()
-            twin = case.make([twin_param], lr=0.05, backend=backend)
+            twin = case.make([twin_param], lr=lr, backend=backend)
             twin_param.grad = param.grad.float()
             twin.state[twin_param] = {
                 name: value.clone() if isinstance(value, Tensor) else value

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ingot.backends.backend import Backend, reserve
+from ingot.declare.sums import SUMS
 from ingot.reductions.rows import PerRow, Rows
 from ingot.storage import master
 from ingot.storage.precision import math_dtype
@@ -173,7 +174,9 @@ class Flat(Backend):
     def _advance(self, bucket: Bucket, each: Round) -> Tensor:
         """Load, store the new states, return the update; buffers hold what is stored."""
         param, grad, states = self._load(bucket, each)
-        new = bucket.variant.advance(param, grad, states, bucket.scalars)
+        variant, s = bucket.variant, bucket.scalars
+        new = variant.advance(param, grad, states, s)
+        update = variant.direction(param, grad, states, s) if variant.spec.looks_back else None
         if new:
             stored = [
                 self._rounded(bucket, each, k, value, tensors[each.start].dtype)
@@ -183,13 +186,14 @@ class Flat(Backend):
             part = slice(each.start, each.stop)
             views = each.views[2 : 2 + len(new)]
             copy_lists([tensors[part] for tensors in bucket.states], views)
-        return bucket.variant.direction(param, grad, states, bucket.scalars)
+        return variant.direction(param, grad, states, s) if update is None else update
 
     def _sum(self, bucket: Bucket, each: Round, update: Tensor) -> None:
         """Sums of products per row."""
-        tensors = {"p": each.buffers[0], "g": each.buffers[1], "u": update}
+        tensors = {"param": each.buffers[0], "grad": each.buffers[1], "update": update}
         for out, name in zip(each.product_rows, bucket.variant.spec.sums, strict=True):
-            torch.mul(tensors[name[0]], tensors[name[1]], out=out)
+            one, two = SUMS[name]
+            torch.mul(tensors[one], tensors[two], out=out)
         each.add_rows()
 
     def _apply(

@@ -87,7 +87,7 @@ def _is_compiled(spec: Spec) -> bool:
 
 def _data(spec: Spec) -> tuple[Any, ...]:
     """What was compiled beside the functions; the order of the states is part of it."""
-    return [*spec.states.items()], spec.sums, spec.rows
+    return [*spec.states.items()], spec.sums, spec.rows, spec.looks_back
 
 
 class Native(Backend):

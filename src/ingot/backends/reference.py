@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.backends.backend import Backend, reserve
+from ingot.declare.sums import SUMS
 from ingot.reductions.rows import PerRow, Rows
 from ingot.sharding.dtensor import sum_dtype
 from ingot.storage import master
@@ -135,14 +136,14 @@ class Reference(Backend):
     def _sums(self, bucket: Bucket, piece: Piece, by_row: bool) -> Tensor:
         """Sums of products over the rows of a piece."""
         param, update = self._advance(piece)
-        tensors = {"p": param, "g": piece.grad(), "u": update}
+        tensors = {"param": param, "grad": piece.grad(), "update": update}
         rows = param.shape[0] if by_row else 1
         return torch.stack(
             [
                 (tensors[one] * tensors[two])
                 .reshape(rows, param.numel() // max(rows, 1))
                 .sum(1, dtype=sum_dtype(param))
-                for one, two in map(tuple, bucket.variant.spec.sums)
+                for one, two in map(SUMS.__getitem__, bucket.variant.spec.sums)
             ]
         )
 
@@ -170,8 +171,13 @@ class Reference(Backend):
         """Store the new states; return the old parameter and the update."""
         variant, s = piece.bucket.variant, piece.bucket.scalars
         param, grad = piece.param(), piece.grad()
-        piece.store_states(variant.advance(param, grad, piece.states(), s))
-        return param, variant.direction(param, grad, piece.states(), s)
+        states = piece.states()
+        new = variant.advance(param, grad, states, s)
+        update = variant.direction(param, grad, states, s) if variant.spec.looks_back else None
+        piece.store_states(new)
+        if update is None:
+            update = variant.direction(param, grad, piece.states(), s)
+        return param, update
 
 
 def pieces(bucket: Bucket, index: int) -> Iterator[Piece]:

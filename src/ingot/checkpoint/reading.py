@@ -183,7 +183,7 @@ def refuse_slots(
         raise ValueError(
             f"{where} has {', '.join(sorted(foreign))}, of another optimizer{seems(sorted(common))}"
         )
-    flags = {key: getattr(state, "flag", state) for key, state in spec.states.items()}
+    flags = {key: state.flag for key, state in spec.states.items()}
     always = [key for key, flag in flags.items() if flag is None]
     always += ["step"] if spec.counted else []
     # A parameter that never had a gradient has no state yet, but may have something of the user's.

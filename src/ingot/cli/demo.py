@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("ingot-demo.png"), help="the picture")
     parser.add_argument("--quick", action="store_true", help="2 epochs instead of 15")
     parser.add_argument(
-        "--backend", type=checks.backend, help="for the five fused optimizers (default: automatic)"
+        "--backend", type=checks.backend, help="for the fused optimizers (default: automatic)"
     )
     chosen = parser.parse_args(arguments)
     # Only now: --help and a wrong option need no more than torch.

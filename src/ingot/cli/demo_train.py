@@ -1,4 +1,4 @@
-"""The work of `ingot demo`: the data, the network, the seven runs, the table."""
+"""The work of `ingot demo`: the data, the network, the runs, the table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Digits:
 
 
 def contestants(steps: int, backend: str | None) -> list[Run]:
-    """The seven runs, each with a learning rate that suits it; a pair shares its options."""
+    """The runs, each with a learning rate that suits it; a pair shares its options."""
     ours = backend or backends.choose_for(torch.device("cpu"))[0]
 
     def fused(cls: Callable[..., torch.optim.Optimizer], options: str, **values: Any) -> Run:
@@ -90,6 +90,10 @@ def contestants(steps: int, backend: str | None) -> list[Run]:
         fused(optim.NpuFusedLamb, "lr=0.005", lr=0.005),
         fused(optim.NpuFusedAdamP, "lr=0.004", lr=4e-3, weight_decay=1e-2),
         fused(optim.NpuFusedBertAdam, "lr=0.002, warmup=0.1", **bert),
+        fused(optim.NpuFusedAdam, "lr=0.002", lr=2e-3),
+        fused(optim.NpuFusedAdadelta, "lr=1", lr=1.0),
+        fused(optim.NpuFusedRMSprop, "lr=0.001", lr=1e-3),
+        fused(optim.NpuFusedRMSpropTF, "lr=0.0005, momentum=0.9", lr=5e-4, momentum=0.9),
     ]
 
 

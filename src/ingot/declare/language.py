@@ -181,7 +181,9 @@ class Body:
                 return self.flags[flag]
             case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=flag)) if flag in self.flags:
                 return not self.flags[flag]
-        raise refuse(self.path, test, "only a keyword-only flag can be tested")
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return all(self._decided(part) for part in parts)
+        raise refuse(self.path, test, "only keyword-only flags can be tested")
 
     def _is_condition(self, node: ast.expr) -> bool:
         named = isinstance(node, ast.Name) and node.id in self.conditions

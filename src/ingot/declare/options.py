@@ -92,6 +92,7 @@ LR = Rule(
 EPS = at_least(0, "epsilon value")
 WEIGHT_DECAY = at_least(0, "weight_decay value")
 MOMENTUM = at_least(0, "momentum value")
+ALPHA = at_least(0, "alpha value")
 NONNEGATIVE = at_least(0, "value")
 FINITE = Rule("value", lambda x: math.isfinite(real(x)), "a finite number")
 FLAG = Rule("flag", is_flag, "True or False")

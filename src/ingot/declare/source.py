@@ -9,15 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.declare.language import refuse
+from ingot.declare.sums import SUMS
 
 PACKAGE = "ingot.optim."
-SUMS = (
-    "pp",
-    "gg",
-    "uu",
-    "pg",
-    "pu",
-)  # the order of ingot.declare.spec.Sums, and of Sums in elements.h
 SPEC_ARGUMENTS = ("name", "states", "scalars", "advance", "direction", "finish", "score")
 
 
@@ -65,7 +59,7 @@ class Module:
         return self.defined[node.id]
 
     def states(self, declared: Declared) -> dict[str, str | None]:
-        """A dictionary display of state names and flags, ``**other`` included."""
+        """The flags of a dictionary display of names and ``State(...)``, ``**other`` included."""
         if isinstance(declared.node, ast.Name):
             return self.states(Module(declared.path).find(declared.node))
         if not isinstance(declared.node, ast.Dict):
@@ -75,8 +69,18 @@ class Module:
             if key is None:
                 result |= self.states(Declared(declared.path, value))
             else:
-                result[ast.literal_eval(key)] = ast.literal_eval(value)
+                result[ast.literal_eval(key)] = self._flag_of(declared.path, value)
         return result
+
+    @staticmethod
+    def _flag_of(path: Path, node: ast.expr) -> str | None:
+        """The flag that switches a state on. How it starts is not the core's business: it gets the tensors."""
+        match node:
+            case ast.Call(func=ast.Name(id="State"), args=arguments, keywords=keywords):
+                named = [keyword.value for keyword in keywords if keyword.arg == "flag"]
+                flag = [*arguments[:1], *named]
+                return ast.literal_eval(flag[0]) if flag else None
+        raise refuse(path, node, "expected State(...)")
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Optimizer:
     """The parts of a ``Spec(...)`` call that the native core needs."""
 
     name: str
-    states: Mapping[str, str | None]
+    states: Mapping[str, str | None]  # names, each with the flag that switches it on
     scalars: Sequence[str]
     advance: Declared
     direction: Declared
@@ -92,6 +96,7 @@ class Optimizer:
     score: Declared | None
     sums: Sequence[str]
     rows: bool
+    looks_back: bool
     options: frozenset[str]  # a flag that is no option of the class is always off
 
     def variants(self) -> Iterator[dict[str, bool]]:
@@ -142,13 +147,15 @@ def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimi
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     scalars = module.find(ast.Name("Scalars", lineno=call.lineno))
     names = fields(scalars)
-    # With 16-bit states the core takes them by their places, see csrc/driver/elementwise.cpp.
-    if "finish" not in given and names[:2] != ["keep", "rate"]:
-        raise refuse(scalars.path, scalars.node, "without finish, keep and rate must come first")
+    if "finish" not in given and not {"keep", "rate"} <= {*names}:
+        raise refuse(scalars.path, scalars.node, "without finish, keep and rate must be among them")
+    looks_back = "looks_back" in given and ast.literal_eval(given["looks_back"])
+    if looks_back and "finish" in given:
+        raise refuse(module.path, given["looks_back"], "looks_back and finish exclude each other")
     states = given["states"]
     sums = ast.literal_eval(given["sums"]) if "sums" in given else ()
     if list(sums) != [name for name in SUMS if name in sums]:
-        raise refuse(module.path, given["sums"], f"sums must be among {SUMS}, in this order")
+        raise refuse(module.path, given["sums"], f"sums must be among {[*SUMS]}, in this order")
     is_name = isinstance(states, ast.Name)
     return Optimizer(
         name=ast.literal_eval(given["name"]),
@@ -160,5 +167,6 @@ def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimi
         score=module.find(given["score"]) if "score" in given else None,
         sums=sums,
         rows=ast.literal_eval(given["rows"]) if "rows" in given else False,
+        looks_back=looks_back,
         options=options,
     )

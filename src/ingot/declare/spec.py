@@ -6,6 +6,8 @@ The math of one element is two pure functions and one fixed line, the same for e
     update = direction(param, grad, *states, s)       # from the states as they are now stored
     param  = keep * param - rate * update
 
+An update that needs the states as they were before the step (Adadelta) says so with ``looks_back``.
+
 An elementwise optimizer has ``keep`` and ``rate`` among its scalars. A two-pass optimizer (LAMB, AdamP)
 computes them per row from sums over the tensor, with ``finish``. Because ``direction`` can be evaluated again
 from what is stored, no backend ever has to keep a whole update between the two passes.
@@ -17,6 +19,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -24,19 +27,28 @@ from torch import Tensor
 Group = Mapping[str, Any]
 
 
-class Sums(NamedTuple):
-    """Sums of products over one row, or over one tensor; ``root_n`` is the root of the number of elements added.
+@dataclass(frozen=True)
+class State:
+    """One state of an optimizer: a tensor of the parameter's shape.
 
-    A row is one index of dim 0. Tensors with fewer than two dimensions have no rows to project: there
-    ``root_n`` is infinite. Only the sums a spec asks for are filled in.
+    Attributes:
+        flag: the option that switches it on (None: it is always there).
+        start: the value of every element before the first step.
+        signed: whether an element can be negative; averages of squares cannot.
     """
 
-    pp: Any = None  # param . param
-    gg: Any = None  # grad . grad
-    uu: Any = None  # update . update
-    pg: Any = None  # param . grad
-    pu: Any = None  # param . update
-    root_n: Any = None
+    flag: str | None = None
+    start: float = 0.0
+    signed: bool = True
+
+
+class Sums(SimpleNamespace):
+    """Sums of products over one row, or over one tensor, under the names of ``ingot.declare.sums``.
+
+    Only the sums a spec asks for are there, and ``root_n``, the root of the number of elements added. A row is
+    one index of dim 0. Tensors with fewer than two dimensions have no rows to project: there ``root_n`` is
+    infinite.
+    """
 
 
 class Clip(NamedTuple):
@@ -59,21 +71,23 @@ class Spec:
 
     Attributes:
         name: the stem used everywhere: files, kernels, tests.
-        states: state names, each with the flag that switches it on (None: always there).
+        states: the states by name; the names are torch.optim's, because they are in checkpoints.
         scalars: ``(group, step) -> NamedTuple`` of floats, computed once per step in double precision.
         advance: the new states, a tuple.
-        direction: the update, from the new states.
-        finish: two-pass optimizers only: ``(row, total, far_rows, far_total, s) -> (keep, rate)`` per row.
+        direction: the update, from the new states, or from the old ones (``looks_back``).
+        finish: two-pass optimizers only: ``(row, total, row_scores, total_score, s) -> (keep, rate)`` per row.
         score: two-pass, optional: ``(sums, s) -> number``; evaluated per row and added up over the rows of a
-            tensor (``far_rows``), and evaluated on the whole tensor (``far_total``).
+            tensor (``row_scores``), and evaluated on the whole tensor (``total_score``).
         sums: which fields of ``Sums`` ``finish`` and ``score`` read.
         rows: whether ``finish`` looks at rows at all; if not, only the totals are computed.
         counted: whether a step counter is kept; if not, ``step`` is 1 the first time and 2 later.
+        looks_back: whether ``direction`` reads the states as they were before the step. For elementwise
+            optimizers only: the second pass of the others finds the new states alone.
         clips: the clippings a group asks for, applied one after the other.
     """
 
     name: str
-    states: Mapping[str, str | None]
+    states: Mapping[str, State]
     scalars: Callable[[Group, int], Any]
     advance: Callable[..., tuple[Any, ...]]
     direction: Callable[..., Any]
@@ -82,8 +96,13 @@ class Spec:
     sums: tuple[str, ...] = ()
     rows: bool = False
     counted: bool = True
+    looks_back: bool = False
     clips: Callable[[Group], tuple[Clip, ...]] = max_grad_norm_clip
     _variants: dict[tuple[bool, ...], Variant] = field(init=False, default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.looks_back and self.finish is not None:
+            raise ValueError(f"{self.name}: looks_back and finish exclude each other")
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
@@ -113,7 +132,9 @@ class Variant:
         self.flags = dict(flags)
         self.name = "_".join([spec.name, *(flag for flag, on in flags.items() if on)])
         self.states = tuple(
-            name for name, flag in spec.states.items() if flag is None or flags.get(flag, False)
+            name
+            for name, state in spec.states.items()
+            if state.flag is None or flags.get(state.flag, False)
         )
         self._advanced = operands(spec.advance)[2:]  # the states it returns
         self._finish_flags = {
@@ -138,14 +159,16 @@ class Variant:
         return [new[name] for name in self.states]
 
     def direction(self, param: Tensor, grad: Tensor, states: list[Tensor], s: Any) -> Tensor:
-        """The update, from the new states."""
+        """The update, from the new states; from the old ones if the spec looks back."""
         update: Tensor = self._direction(param, grad, states, s)
+        if self.spec.looks_back and any(update is state for state in states):
+            return update.clone()  # an old state changes when the new ones are stored
         return update
 
-    def finish(self, row: Sums, total: Sums, far_rows: Any, far_total: Any, s: Any) -> Any:
+    def finish(self, row: Sums, total: Sums, row_scores: Any, total_score: Any, s: Any) -> Any:
         """``(keep, rate)`` per row."""
         assert self.spec.finish is not None
-        return self.spec.finish(row, total, far_rows, far_total, s, **self._finish_flags)
+        return self.spec.finish(row, total, row_scores, total_score, s, **self._finish_flags)
 
     def _bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Call ``function`` with a state for each name it asks for, None for those this variant lacks."""

@@ -77,16 +77,16 @@ def score(sums: Any, s: Any) -> Any:
     return where(absolute(sums.pg) * sums.root_n < s.delta * norms, 0.0, 1.0)
 
 
-def finish(row: Any, total: Any, far_rows: Any, far_total: Any, s: Any) -> tuple[Any, Any]:
+def finish(row: Any, total: Any, row_scores: Any, total_score: Any, s: Any) -> tuple[Any, Any]:
     """Take the radial part out of the update: per row if all rows are near, else per tensor, else not.
 
     ``update - param * <param, update> / norm^2`` folded into the factor of ``param``.
     """
-    by_row = far_rows == 0.0
+    by_row = row_scores == 0.0
     norm = sqrt(where(by_row, row.pp, total.pp)) + s.eps
     radial = where(by_row, row.pu, total.pu) / (norm * norm)
     projected = s.keep_projected + s.rate * radial
-    return where(far_rows * far_total == 0.0, projected, s.keep), s.rate
+    return where(row_scores * total_score == 0.0, projected, s.keep), s.rate
 
 
 class NpuFusedAdamP(FusedOptimizer):

@@ -106,4 +106,5 @@ class NpuFusedAdamW(FusedOptimizer):
         **common: Unpack[Common],
     ) -> None:
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        # As in torch.optim: it tells a checkpoint of AdamW from one of Adam.
         super().__init__(params, defaults, **common)

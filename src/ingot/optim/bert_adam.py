@@ -84,10 +84,12 @@ def direction(
     s: Any,
     *,
     amsgrad: bool,
+    weight_decay: bool,
 ) -> Any:
     """The step without bias correction, with the decay inside."""
     denom = sqrt(max_exp_avg_sq if amsgrad else exp_avg_sq) + s.eps
-    return exp_avg / denom + s.weight_decay * param
+    update = exp_avg / denom
+    return update + s.weight_decay * param if weight_decay else update
 
 
 def clips(group: Group) -> tuple[Clip, ...]:

@@ -51,14 +51,17 @@ def scalars(group: Group, step: int) -> Scalars:
     )
 
 
-def direction(param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, s: Any) -> Any:
+def direction(
+    param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, s: Any, *, weight_decay: bool
+) -> Any:
     """The Adam step with the decay inside, before the trust ratio."""
     denom = sqrt(exp_avg_sq) * s.rbias2 + s.eps
-    return exp_avg * s.rbias1 / denom + s.weight_decay * param
+    update = exp_avg * s.rbias1 / denom
+    return update + s.weight_decay * param if weight_decay else update
 
 
 def finish(
-    row: Any, total: Any, far_rows: Any, far_total: Any, s: Any, *, adam: bool
+    row: Any, total: Any, row_scores: Any, total_score: Any, s: Any, *, adam: bool
 ) -> tuple[Any, Any]:
     """The trust ratio: norm of the weight over norm of the update; 1 where either is zero."""
     weight_norm = sqrt(total.pp)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from ingot.declare.spec import State
 from ingot.declare.words import maximum
 
-MOMENTS = {"exp_avg": None, "exp_avg_sq": None}
-MOMENTS_AMSGRAD = {**MOMENTS, "max_exp_avg_sq": "amsgrad"}
+MOMENTS = {"exp_avg": State(), "exp_avg_sq": State(signed=False)}
+MOMENTS_AMSGRAD = {**MOMENTS, "max_exp_avg_sq": State("amsgrad", signed=False)}
 
 
 def advance(

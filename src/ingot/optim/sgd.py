@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.optim.optimizer import required
 
 from ingot.declare.options import FINITE, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number, OptionError
-from ingot.declare.spec import Group, Spec
+from ingot.declare.spec import Group, Spec, State
 from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
@@ -39,23 +39,32 @@ def scalars(group: Group, step: int) -> Scalars:
 
 
 def advance(
-    param: Any, grad: Any, momentum_buffer: Any, s: Any, *, momentum: bool
+    param: Any, grad: Any, momentum_buffer: Any, s: Any, *, momentum: bool, weight_decay: bool
 ) -> tuple[Any, ...]:
     """The running sum of decayed gradients."""
     if momentum:
-        momentum_buffer = s.momentum * momentum_buffer + s.blend * (grad + s.weight_decay * param)
+        if weight_decay:
+            grad = grad + s.weight_decay * param
+        momentum_buffer = s.momentum * momentum_buffer + s.blend * grad
     return (momentum_buffer,)
 
 
 def direction(
-    param: Any, grad: Any, momentum_buffer: Any, s: Any, *, momentum: bool, nesterov: bool
+    param: Any,
+    grad: Any,
+    momentum_buffer: Any,
+    s: Any,
+    *,
+    momentum: bool,
+    nesterov: bool,
+    weight_decay: bool,
 ) -> Any:
     """The decayed gradient, its running sum, or (nesterov) one look ahead along the sum."""
-    if not momentum:
-        return grad + s.weight_decay * param
-    if nesterov:
-        return grad + s.weight_decay * param + s.momentum * momentum_buffer
-    return momentum_buffer
+    if momentum and not nesterov:
+        return momentum_buffer
+    if weight_decay:
+        grad = grad + s.weight_decay * param
+    return grad + s.momentum * momentum_buffer if momentum else grad
 
 
 class NpuFusedSGD(FusedOptimizer):
@@ -89,7 +98,14 @@ class NpuFusedSGD(FusedOptimizer):
         tensor([0.8000, 0.8000, 0.8000])
     """
 
-    spec = Spec("sgd", {"momentum_buffer": "momentum"}, scalars, advance, direction, counted=False)
+    spec = Spec(
+        "sgd",
+        {"momentum_buffer": State("momentum")},
+        scalars,
+        advance,
+        direction,
+        counted=False,
+    )
     rules = {
         "lr": LR,
         "momentum": MOMENTUM,

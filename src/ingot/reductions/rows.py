@@ -27,7 +27,8 @@ class Rows:
         tensor_of_row: index of its tensor, per row.
         sums: [spec.sums, rows], to be filled by a backend.
         totals: [spec.sums, tensors]; after ``add_up``, sums over the local rows.
-        far: per tensor; after ``add_up``, the scores of the local rows added up.
+        row_scores: per tensor; after ``add_up``, the scores of the local rows added up.
+        total_score: per tensor; after ``add_up``, the score of the whole tensor.
     """
 
     def __init__(self, bucket: Bucket, dtype: torch.dtype, start: int = 0, stop: int | None = None):
@@ -49,7 +50,7 @@ class Rows:
         width = rows + len(self.counts)
         self.values = torch.zeros(len(names) + 2, width, dtype=dtype, device=self.root_n.device)
         self.sums, self.totals = self.values[: len(names), :rows], self.values[: len(names), rows:]
-        self.far, self.far_total = self.values[-2, rows:], self.values[-1, rows:]
+        self.row_scores, self.total_score = self.values[-2, rows:], self.values[-1, rows:]
         self.per_tensor = self.values[:, rows:]
         self.both = Sums(**dict(zip(names, self.values, strict=False)), root_n=self.root_n)
         self.row = Sums(**dict(zip(names, self.sums, strict=True)), root_n=self.root_n[:rows])
@@ -60,21 +61,23 @@ class Rows:
         if self.variant.spec.score is not None:
             rows = len(self.tensor_of_row)
             score = self.variant.spec.score(self.both, s).to(self.values.dtype)
-            self.far.index_add_(0, self.tensor_of_row, score[:rows])
-            self.far_total.copy_(score[rows:])
+            self.row_scores.index_add_(0, self.tensor_of_row, score[:rows])
+            self.total_score.copy_(score[rows:])
 
     def complete(self, per_tensor: Tensor, s: Any) -> None:
-        """Replace local totals and scores by those of the whole tensors, [spec.sums and far, tensors]."""
+        """Replace local totals and scores by those of the whole tensors, [spec.sums and row_scores, tensors]."""
         self.per_tensor[:-1].copy_(per_tensor)
         if self.variant.spec.score is not None:
             score = self.variant.spec.score(self.both, s)
-            self.far_total.copy_(score[len(self.tensor_of_row) :])
+            self.total_score.copy_(score[len(self.tensor_of_row) :])
 
     def factors(self, s: Any) -> tuple[PerRow, PerRow]:
         """``(keep, rate)`` per row, from complete totals."""
-        *totals, far, far_total = self.per_tensor.index_select(1, self.tensor_of_row).unbind()
+        *totals, row_scores, total_score = self.per_tensor.index_select(
+            1, self.tensor_of_row
+        ).unbind()
         total = Sums(**dict(zip(self.variant.spec.sums, totals, strict=True)))
-        keep, rate = self.variant.finish(self.row, total, far, far_total, s)
+        keep, rate = self.variant.finish(self.row, total, row_scores, total_score, s)
         return keep, rate
 
 

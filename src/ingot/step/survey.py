@@ -148,7 +148,9 @@ def prepared_states(place: Place, kind: Kind, param: Tensor, slots: Slots) -> di
     states: dict[str, Tensor] = {}
     for name, form in zip(kind.variant.states, kind.formats, strict=True):
         names = [name + part for part in form.parts]
-        states.update(zip(names, prepared(place, name, names, form, param, slots), strict=True))
+        start = kind.variant.spec.states[name].start
+        tensors = prepared(place, name, names, form, param, slots, start)
+        states.update(zip(names, tensors, strict=True))
     if kind.master:
         form = floats(torch.float32)
         (states[MASTER],) = (
@@ -160,11 +162,17 @@ def prepared_states(place: Place, kind: Kind, param: Tensor, slots: Slots) -> di
 
 
 def prepared(
-    place: Place, name: str, names: Sequence[str], form: Format, param: Tensor, slots: Slots
+    place: Place,
+    name: str,
+    names: Sequence[str],
+    form: Format,
+    param: Tensor,
+    slots: Slots,
+    start: float = 0.0,
 ) -> list[Tensor]:
     """The tensors of one state."""
     if slots.get(names[0]) is None:
-        return form.new(param, 0.0)
+        return form.new(param, start)
     tensors: list[Any] = [slots.get(each) for each in names]
     problem = form.problem(param, tensors)
     if problem is not None:

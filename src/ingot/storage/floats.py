@@ -29,9 +29,10 @@ class FloatFormat:
     def new(self, param: Tensor, start: float) -> list[Tensor]:
         """A tensor laid out in memory like the parameter."""
         preserve = torch.preserve_format
-        if start == 0.0:
-            return [torch.zeros_like(param, dtype=self.dtype, memory_format=preserve)]
-        return [torch.full_like(param, start, dtype=self.dtype, memory_format=preserve)]
+        state = torch.zeros_like(param, dtype=self.dtype, memory_format=preserve)
+        if start:  # the state of a complex number is that of two real ones
+            state.fill_(complex(start, start) if state.is_complex() else start)
+        return [state]
 
     def problem(self, param: Tensor, tensors: Sequence[Any]) -> str | None:
         """A state has the shape of its parameter."""

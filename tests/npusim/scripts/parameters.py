@@ -1,4 +1,4 @@
-"""What the five scripts share: parameters as the documents have them, and a report of the results."""
+"""What the scripts share: parameters as the documents have them, and a report of the results."""
 
 import json
 import sys

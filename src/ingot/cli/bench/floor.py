@@ -12,7 +12,9 @@ from ingot.backends import native
 # Operands that are read and written (the parameter and its states); the gradient is read besides.
 # The least any implementation can do: Lamb and AdamP read large tensors a second time, BertAdam reads the
 # gradients once more for their norm, and that is counted against them.
-WRITTEN = {"adamw": 3, "sgd": 2, "lamb": 3, "adamp": 3, "bert_adam": 3}
+WRITTEN = {"sgd": 2} | dict.fromkeys(
+    ["adamw", "lamb", "adamp", "bert_adam", "adam", "adadelta", "rmsprop", "rmsprop_tf"], 3
+)
 
 
 def missing() -> str | None:

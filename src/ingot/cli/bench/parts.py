@@ -93,7 +93,7 @@ def run_race(
             field.append((Contestant(FLOOR, "ingot"), entry))
         else:
             show.missing(FLOOR, reason)
-        target = RATIOS[optimizer].get(shapes.key)
+        target = RATIOS.get(optimizer, {}).get(shapes.key)
         yield from run_field(field, shapes, optimizer, "race", target, settings, show)
 
 

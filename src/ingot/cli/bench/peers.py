@@ -30,6 +30,10 @@ TITLES = {
     "lamb": "Lamb",
     "adamp": "AdamP",
     "bert_adam": "BertAdam",
+    "adam": "Adam",
+    "adadelta": "Adadelta",
+    "rmsprop": "RMSprop momentum",
+    "rmsprop_tf": "RMSpropTF momentum",
 }
 OURS = {
     "adamw": "NpuFusedAdamW",
@@ -37,6 +41,10 @@ OURS = {
     "lamb": "NpuFusedLamb",
     "adamp": "NpuFusedAdamP",
     "bert_adam": "NpuFusedBertAdam",
+    "adam": "NpuFusedAdam",
+    "adadelta": "NpuFusedAdadelta",
+    "rmsprop": "NpuFusedRMSprop",
+    "rmsprop_tf": "NpuFusedRMSpropTF",
 }
 # One set of options per optimizer, for all who take part. Lamb and AdamP without weight decay: with it the
 # other packages would do one pass more than they must.
@@ -46,7 +54,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lamb": dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0),
     "adamp": dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0),
     "bert_adam": dict(lr=1e-3, warmup=0.1, t_total=10_000, weight_decay=0.01, max_grad_norm=1.0),
+    "adam": dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0),
+    "adadelta": dict(lr=1.0, rho=0.9, eps=1e-6, weight_decay=0.0),
+    "rmsprop": dict(lr=1e-3, alpha=0.99, eps=1e-8, momentum=0.9),
+    "rmsprop_tf": dict(lr=1e-3, alpha=0.9, eps=1e-10, momentum=0.9),
 }
+# Class of torch.optim by optimizer; those that have a fused implementation on the CPU.
+TORCH = {
+    "adamw": "AdamW",
+    "sgd": "SGD",
+    "adam": "Adam",
+    "adadelta": "Adadelta",
+    "rmsprop": "RMSprop",
+}
+TORCH_FUSED = {"adamw", "sgd", "adam"}
 # torch and pytorch-pretrained-bert clip `.grad` in place, so that gradients must be put back between steps.
 WRITES_GRADS = {"bert_adam"}
 
@@ -144,15 +165,16 @@ def ours(optimizer: str, backend: str | None, **extra: Any) -> Contestant:
 
 
 def torch_entries(optimizer: str) -> list[Contestant]:
-    """torch.optim's three implementations."""
-    name = {"adamw": "AdamW", "sgd": "SGD"}[optimizer]
+    """torch.optim's implementations: two, or three."""
+    fused = optimizer in TORCH_FUSED
     switches: dict[str, dict[str, bool]] = {
-        "torch loop": {"foreach": False, "fused": False},
+        "torch loop": {"foreach": False, **({"fused": False} if fused else {})},
         "torch foreach": {"foreach": True},
-        "torch fused": {"fused": True},
+        **({"torch fused": {"fused": True}} if fused else {}),
     }
+    name, options = TORCH[optimizer], OPTIONS[optimizer]
     return [
-        Contestant(title, "torch", from_module("torch.optim", name, **OPTIONS[optimizer], **switch))
+        Contestant(title, "torch", from_module("torch.optim", name, **options, **switch))
         for title, switch in switches.items()
     ]
 
@@ -160,13 +182,12 @@ def torch_entries(optimizer: str) -> list[Contestant]:
 def peers(optimizer: str) -> list[Contestant]:
     """Every other implementation of ``optimizer`` that we know of, installed or not."""
     options = OPTIONS[optimizer]
-    if optimizer == "sgd":
-        return torch_entries("sgd")
-    if optimizer == "adamw":
-        return [
-            *torch_entries("adamw"),
-            Contestant("DeepSpeedCPUAdam", "deepspeed", build_deepspeed),
-        ]
+    if optimizer in TORCH:
+        deepspeed = Contestant("DeepSpeedCPUAdam", "deepspeed", build_deepspeed)
+        return torch_entries(optimizer) + ([deepspeed] if optimizer == "adamw" else [])
+    if optimizer == "rmsprop_tf":
+        build = from_file("timm", "optim", "rmsprop_tf", "RMSpropTF", **options)
+        return [Contestant("timm", "timm", build)]
     if optimizer == "bert_adam":
         build = from_file("pytorch_pretrained_bert", "", "optimization", "BertAdam", **options)
         return [Contestant("pytorch-pretrained-bert", "pytorch-pretrained-bert", build)]

@@ -19,7 +19,8 @@ from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import number
 
 OURS, THEIRS, LINE = "#c2410c", "#64748b", "#0f172a"
-COLORS = dict(zip(TITLES, ("#c2410c", "#2563eb", "#15803d", "#9333ea", "#0891b2"), strict=True))
+PALETTE = "#c2410c #2563eb #15803d #9333ea #0891b2 #475569 #ca8a04 #be185d #65a30d"
+COLORS = dict(zip(TITLES, PALETTE.split(), strict=True))
 
 
 def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
