@@ -69,6 +69,8 @@ lint: $(package_stamp)
 	$(bin)/ruff check .
 	$(call headline,Format: ruff format --check)
 	$(bin)/ruff format --check .
+	$(call headline,Format: clang-format --dry-run csrc)
+	$(bin)/clang-format --dry-run --Werror csrc/*/*.cpp csrc/*/*.h csrc/*/*.inc tests/native/threads.cpp
 	$(call headline,Types: mypy --strict src/ingot)
 	$(bin)/mypy --strict src/ingot
 

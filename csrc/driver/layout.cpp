@@ -92,17 +92,23 @@ void scatter_items(const T* packed, const View& view, int64_t begin, int64_t cou
 
 void gather(const void* data, const View& view, int64_t item_size, int64_t begin, int64_t count, void* packed) {
   switch (item_size) {
-    case 2: return gather_items(static_cast<const uint16_t*>(data), view, begin, count, static_cast<uint16_t*>(packed));
-    case 4: return gather_items(static_cast<const uint32_t*>(data), view, begin, count, static_cast<uint32_t*>(packed));
-    default: return gather_items(static_cast<const uint64_t*>(data), view, begin, count, static_cast<uint64_t*>(packed));
+    case 2:
+      return gather_items(static_cast<const uint16_t*>(data), view, begin, count, static_cast<uint16_t*>(packed));
+    case 4:
+      return gather_items(static_cast<const uint32_t*>(data), view, begin, count, static_cast<uint32_t*>(packed));
+    default:
+      return gather_items(static_cast<const uint64_t*>(data), view, begin, count, static_cast<uint64_t*>(packed));
   }
 }
 
 void scatter(const void* packed, const View& view, int64_t item_size, int64_t begin, int64_t count, void* data) {
   switch (item_size) {
-    case 2: return scatter_items(static_cast<const uint16_t*>(packed), view, begin, count, static_cast<uint16_t*>(data));
-    case 4: return scatter_items(static_cast<const uint32_t*>(packed), view, begin, count, static_cast<uint32_t*>(data));
-    default: return scatter_items(static_cast<const uint64_t*>(packed), view, begin, count, static_cast<uint64_t*>(data));
+    case 2:
+      return scatter_items(static_cast<const uint16_t*>(packed), view, begin, count, static_cast<uint16_t*>(data));
+    case 4:
+      return scatter_items(static_cast<const uint32_t*>(packed), view, begin, count, static_cast<uint32_t*>(data));
+    default:
+      return scatter_items(static_cast<const uint64_t*>(packed), view, begin, count, static_cast<uint64_t*>(data));
   }
 }
 

@@ -81,25 +81,4 @@ void scale(const Table& table, const Kernels& kernels, double factor) {
   });
 }
 
-void touch(const std::vector<FloorEntry>& entries, int reads, int writes, uint32_t mask, const Kernels& kernels) {
-  struct Piece {
-    int64_t entry, begin, words;
-  };
-  std::vector<Piece> pieces;
-  int64_t total = 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(entries.size()); ++i) {
-    for (int64_t begin = 0; begin < entries[i].words; begin += kStretch) {
-      pieces.push_back({i, begin, std::min(kStretch, entries[i].words - begin)});
-    }
-    total += entries[i].words;
-  }
-  share(static_cast<int64_t>(pieces.size()), total, [&](int64_t number) {
-    const Piece& piece = pieces[number];
-    Streams streams = entries[piece.entry].streams;
-    for (int k = 0; k < reads; ++k) streams.read[k] += piece.begin;
-    for (int k = 0; k < writes; ++k) streams.write[k] += piece.begin;
-    kernels.floor[reads][writes](streams, piece.words, mask);
-  });
-}
-
 }  // namespace ingot

@@ -13,8 +13,7 @@
 namespace ingot {
 
 // torch_parallel_for of libtorch_cpu: torch's own pool, so torch.set_num_threads holds and no second pool competes.
-using ParallelFor = int (*)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*),
-                            void* context);
+using ParallelFor = int (*)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context);
 inline ParallelFor parallel_for = nullptr;  // given by setup()
 
 constexpr int64_t kWorthThreads = 32768;  // elements; below, waking a thread takes longer than the work

@@ -31,9 +31,7 @@ void Stage::point(int operand, void* values) {
   else block_.state[operand - kState] = values;
 }
 
-void* Stage::pointer(int operand) const {
-  return operand == kParam ? block_.param : block_.state[operand - kState];
-}
+void* Stage::pointer(int operand) const { return operand == kParam ? block_.param : block_.state[operand - kState]; }
 
 // The stored elements, consecutive: where they are, or a copy.
 const void* Stage::packed(const Span& span, int operand) {

@@ -19,9 +19,9 @@ enum Operand { kParam, kGrad, kState, kStored = kState + kMaxStates, kOperands }
 struct Tensor {
   void* data[kOperands];
   DType dtype[kOperands];
-  bool wide;    // the math runs in double
-  bool apart;   // two or more dimensions: what AdamP calls channels exist
-  bool direct;  // all operands are consecutive and of the type of the math: kernels run on them in place
+  bool wide;      // the math runs in double
+  bool apart;     // two or more dimensions: what AdamP calls channels exist
+  bool direct;    // all operands are consecutive and of the type of the math: kernels run on them in place
   int32_t views;  // index into Table::views, -1: all operands are consecutive
   int64_t rows;   // rows * length is the number of elements
   int64_t length;

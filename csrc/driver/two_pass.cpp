@@ -8,7 +8,7 @@
 namespace ingot {
 namespace {
 
-constexpr int64_t kUnit = 1 << 16;    // elements; four float32 operands of a unit fit a cache of 1 MB
+constexpr int64_t kUnit = 1 << 16;  // elements; four float32 operands of a unit fit a cache of 1 MB
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -182,8 +182,8 @@ Totals TwoPass::add_up(int64_t index, const Partial* partials) const {
   return totals;
 }
 
-void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials,
-                          double* kept, float* updates) const {
+void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept,
+                          float* updates) const {
   const Tensor& t = tensor(unit.tensor);
   for_groups(unit, [&](const Part& group) {
     RowSums sums;

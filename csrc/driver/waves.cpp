@@ -9,10 +9,10 @@ namespace ingot {
 namespace {
 
 // What is kept between the passes is bounded by handling tensors in waves; a tensor of 10^9 elements is one of 730 KB.
-constexpr int64_t kWaveUnits = 1024;     // partial sums: 50 KB
+constexpr int64_t kWaveUnits = 1024;        // partial sums: 50 KB
 constexpr int64_t kWaveElements = 1 << 19;  // 8 MB of float32 operands; see TwiceTaken
-constexpr int64_t kKeptWave = 1 << 16;   // sums of rows: 512 KB
-constexpr int64_t kKeptSmall = 1 << 13;  // sums of rows of one small tensor: 64 KB per thread
+constexpr int64_t kKeptWave = 1 << 16;      // sums of rows: 512 KB
+constexpr int64_t kKeptSmall = 1 << 13;     // sums of rows of one small tensor: 64 KB per thread
 
 // Updates of a small tensor are kept as well: 128 KB per thread, which stay in the second-level cache. Computing them again
 // takes longer. LAMB on LoRA shapes: 6.7 ms against 8.3.
@@ -60,8 +60,8 @@ std::shared_ptr<Workspace> TwoPass::make_workspace() const {
       continue;
     }
     const int64_t size = kept_size(i) <= kKeptWave ? kept_size(i) : 0;
-    if (wave.units > 0 && (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave ||
-                           wave.elements + tensor(i).count() > kWaveElements)) {
+    if (wave.units > 0 &&
+        (wave.units + units > kWaveUnits || wave.kept + size > kKeptWave || wave.elements + tensor(i).count() > kWaveElements)) {
       end_wave();
     }
     wave.large.push_back({i, wave.units, size > 0 ? wave.kept : -1, {}});

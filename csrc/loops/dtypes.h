@@ -36,7 +36,7 @@ INLINE float widen(bfloat16 x) { return from_bits(static_cast<uint32_t>(x.bits) 
 INLINE float widen(float16 x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
-  const uint32_t normal = magnitude + (112u << 23);  // the difference of the exponent biases, 127 - 15
+  const uint32_t normal = magnitude + (112u << 23);   // the difference of the exponent biases, 127 - 15
   const uint32_t special = magnitude + (224u << 23);  // infinity and NaN: exponent 31 becomes 255
   // 113 << 23 is 2^-14, the quantum of subnormals once their bits are put into its mantissa.
   const uint32_t subnormal = to_bits(from_bits(magnitude + (113u << 23)) - from_bits(113u << 23));

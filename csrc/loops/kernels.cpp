@@ -26,13 +26,11 @@ struct BitsOf<double> {
 #include "measure.inc"
 
 // The second pass with updates that the first one kept. They are in cache, like the parameter: nothing to prefetch.
-void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScalars&, const double* keep,
-                const double* rate) {
+void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate) {
   float* param = static_cast<float*>(block.param);
   const float* update = static_cast<const float*>(block.update);
   apply_rows<float>(
-      rows, length, keep, rate, [](int64_t) {},
-      [&](int64_t i, float k, float r) { param[i] = k * param[i] - r * update[i]; });
+      rows, length, keep, rate, [](int64_t) {}, [&](int64_t i, float k, float r) { param[i] = k * param[i] - r * update[i]; });
 }
 
 }  // namespace
@@ -51,9 +49,6 @@ constexpr Kernels INGOT_TABLE = {
     {squares<float>, squares<double>},
     {largest<float>, largest<double>},
     {scale<float>, scale<double>},
-    {{nullptr, floor_loop<0, 1>, floor_loop<0, 2>, floor_loop<0, 3>, floor_loop<0, 4>},
-     {nullptr, floor_loop<1, 1>, floor_loop<1, 2>, floor_loop<1, 3>, floor_loop<1, 4>},
-     {nullptr, floor_loop<2, 1>, floor_loop<2, 2>, floor_loop<2, 3>, floor_loop<2, 4>}},
 };
 
 }  // namespace ingot

@@ -56,8 +56,7 @@ struct Totals {
 struct Math {
   using Advance = void (*)(const Block&, int64_t count, const StepScalars&);
   using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
-  using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep,
-                         const double* rate);
+  using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate);
   // For states in 16 bits, so in float only: the new states; then, from the states as they were stored, the parameter or (two
   // passes) the sums. Not for optimizers that look back: their updates do not depend on what was stored.
   Advance advance;
@@ -70,7 +69,7 @@ struct Math {
   // All add to the sums they are given.
   SumRows advance_and_sum;
   SumRows advance_sum_keep;  // in float only; keeps the updates as well, for apply_kept
-  SumRows sum_for_finish;  // only the sums that finish reads of a row
+  SumRows sum_for_finish;    // only the sums that finish reads of a row
 };
 
 // The same for parameters and gradients that are stored in bfloat16 and states that are not, converted on the way: going
@@ -97,11 +96,10 @@ struct Variant {
   unsigned sums;              // bit k: sum k is wanted
   unsigned row_sums;          // those that finish reads of a row
   bool row_sums_read_grad;
-  Math narrow;                // in float
+  Math narrow;  // in float
   StoredMath bfloat16;
   void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);
-  void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep,
-                 double* rate);
+  void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep, double* rate);
 
   const Math& math(bool in_double) const { return in_double ? kWideMath[number] : narrow; }
 };
@@ -112,12 +110,6 @@ struct Noise {
   uint32_t key;
   int64_t index;
   const int64_t* indices;
-};
-
-// Tensors that are only read, and tensors that are read and written back: the memory floor of the benchmark.
-struct Streams {
-  const uint32_t* read[2];
-  uint32_t* write[4];
 };
 
 struct Kernels {
@@ -134,7 +126,6 @@ struct Kernels {
   void (*squares[2])(const void* values, int64_t count, double* lanes);  // adds to kLanes sums
   double (*largest[2])(const void* values, int64_t count);
   void (*scale[2])(void* values, int64_t count, double factor);
-  void (*floor[3][5])(const Streams&, int64_t words, uint32_t mask);
 };
 
 // Defined as constexpr: code that fills a table would run when the module is loaded, on machines that lack its instructions.

@@ -16,15 +16,12 @@ struct Extent {
   bool written;
 };
 
-void append(std::string& facts, const void* data, size_t size) {
-  facts.append(static_cast<const char*>(data), size);
-}
+void append(std::string& facts, const void* data, size_t size) { facts.append(static_cast<const char*>(data), size); }
 
 // Whether a tensor that is written lies between the addresses of another one.
 bool any_overlap(std::vector<Extent>& extents) {
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
-    return a.device != b.device ? a.device < b.device : a.begin < b.begin;
-  });
+  std::sort(extents.begin(), extents.end(),
+            [](const Extent& a, const Extent& b) { return a.device != b.device ? a.device < b.device : a.begin < b.begin; });
   uintptr_t end = 0, written_end = 0;
   for (size_t i = 0; i < extents.size(); ++i) {
     const Extent& extent = extents[i];

@@ -1,4 +1,4 @@
-// Functions of the module about lists of tensors: norms, scaling, and the memory floor of the benchmark.
+// Functions of the module about lists of tensors: norms and scaling.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -9,6 +9,5 @@ namespace ingot {
 PyObject* squares(PyObject* self, PyObject* tensors);
 PyObject* largest(PyObject* self, PyObject* tensors);
 PyObject* scale_in_place(PyObject* self, PyObject* arguments);
-PyObject* floor(PyObject* self, PyObject* arguments);
 
 }  // namespace ingot

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "bench/floor.h"
 #include "facts.h"
 #include "interpreter.h"
 #include "driver/measure.h"
@@ -26,8 +27,8 @@ void free_table(PyObject* capsule) { delete static_cast<Table*>(PyCapsule_GetPoi
 PyObject* prepare(PyObject*, PyObject* arguments) {
   int variant, inner_dims;
   PyObject *params, *grads, *states, *masters, *keys;
-  if (!PyArg_ParseTuple(arguments, "iO!O!O!OOi", &variant, &PyList_Type, &params, &PyList_Type, &grads, &PyList_Type,
-                        &states, &masters, &keys, &inner_dims)) {
+  if (!PyArg_ParseTuple(arguments, "iO!O!O!OOi", &variant, &PyList_Type, &params, &PyList_Type, &grads, &PyList_Type, &states,
+                        &masters, &keys, &inner_dims)) {
     return nullptr;
   }
   if (torch.exchange == nullptr || variant < 0 || variant >= kVariantCount ||

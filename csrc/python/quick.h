@@ -70,10 +70,10 @@ struct RememberedBucket {
   Table table;
   Py_ssize_t group;
   Py_ssize_t scope;  // group and type of the parameters: what one norm may be taken over
-  bool counted;        // the step count is kept in the state
-  bool by_count;       // the scalars depend on it; if not, they are asked for step 2: not the first
-  Owned entries;  // names in the state of a parameter: its states, then the master copy
-  Owned scalars;  // called with group and step
+  bool counted;      // the step count is kept in the state
+  bool by_count;     // the scalars depend on it; if not, they are asked for step 2: not the first
+  Owned entries;     // names in the state of a parameter: its states, then the master copy
+  Owned scalars;     // called with group and step
   std::vector<int64_t> ordinals, positions, starts;
   std::vector<int64_t> layout;  // of every operand of every tensor: see describe_layout
 

@@ -8,9 +8,9 @@ namespace ingot {
 
 const Names& names() {
   const auto intern = PyUnicode_InternFromString;
-  static const Names all = {intern("param_groups"), intern("state"),     intern("backend"), intern("precision"),
-                            intern("norm_group"),   intern("found_inf"), intern("grad_scale"), intern("params"),
-                            intern("grad"),         intern("step"),      intern("lr"),      intern("maximize"),
+  static const Names all = {intern("param_groups"),  intern("state"),     intern("backend"),    intern("precision"),
+                            intern("norm_group"),    intern("found_inf"), intern("grad_scale"), intern("params"),
+                            intern("grad"),          intern("step"),      intern("lr"),         intern("maximize"),
                             intern("rounding_seed"), intern("all")};
   return all;
 }
