@@ -192,7 +192,9 @@ def test_adam_and_adamw_differ_in_their_decay(one: str, two: str, ours: bool) ->
         before = picture(target)
         if not decay:
             target.load_state_dict(source.state_dict())
-            assert target.state_dict()["param_groups"][0]["decoupled_weight_decay"] is (two == "adamw")
+            assert target.state_dict()["param_groups"][0]["decoupled_weight_decay"] is (
+                two == "adamw"
+            )
             continue
         with pytest.raises(ValueError, match=f"{CASES[one].kind.__name__} takes it"):
             target.load_state_dict(source.state_dict())

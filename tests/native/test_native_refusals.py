@@ -167,9 +167,9 @@ def test_wrong_arguments_raise() -> None:
     lamb = random_bucket("lamb", [(3,)])
     assert NATIVE.prepare(lamb) is None
     with pytest.raises(ValueError, match="2 consecutive"):
-        core.first(lamb.table, tuple(lamb.scalars), 1.0, torch.zeros(7, dtype=torch.float64))
+        core.first(lamb.prepared, tuple(lamb.scalars), 1.0, torch.zeros(7, dtype=torch.float64))
     with pytest.raises(ValueError, match="float64"):
-        core.first(lamb.table, tuple(lamb.scalars), 1.0, torch.zeros(2, 1))
+        core.first(lamb.prepared, tuple(lamb.scalars), 1.0, torch.zeros(2, 1))
 
 
 def test_negated_views() -> None:
