@@ -53,7 +53,9 @@ def assert_same_numbers(npu: FusedOptimizer, cpu: FusedOptimizer) -> None:
     # Norms for clipping are added up in float32 on an NPU, in float64 on the CPU: some 1e-6 of the
     # gradient, one unit in the last place where the result is stored in 16 bits.
     rtol = max(1e-5, *(torch.finfo(param.dtype).eps for param in params_of(cpu)))
-    assert_same(ours, theirs, rtol=rtol, atol=1e-7)
+    # RMSprop's buffer adds up updates of either sign, as large as 10, which may cancel.
+    atol = 1e-5 if cpu.spec.name.startswith("rmsprop") else 1e-7
+    assert_same(ours, theirs, rtol=rtol, atol=atol)
 
 
 @each_setting
@@ -165,8 +167,8 @@ def test_operators_per_step_do_not_grow(case: Case, options: Options) -> None:
 ORDINARY = frozenset(
     """
     _foreach_copy_ _foreach_mul_ _foreach_norm _local_scalar_dense _to_copy abs add alias clamp copy_
-    detach div empty eq gt index_add_ index_select le lt maximum mul mul_ pow reciprocal
-    scalar_tensor select slice split_with_sizes sqrt stack sub_ sum unbind view where zero_ zeros
+    detach div empty eq fill_ gt index_add_ index_select le lt maximum mul mul_ pow reciprocal
+    scalar_tensor select slice split_with_sizes sqrt stack sub sub_ sum unbind view where zero_ zeros
     zeros_like
     """.split()  # noqa: SIM905
 )

@@ -9,4 +9,4 @@ __all__ = ["absolute", "maximum", "sqrt", "where"]
 
 def maximum(a: Tensor, b: Tensor | float) -> Tensor:
     """The larger of two, NaN if either is; the second may be a constant."""
-    return torch.maximum(a, b) if isinstance(b, Tensor) else torch.clamp_min(a, b)
+    return torch.maximum(a, b) if isinstance(b, Tensor) else torch.clamp(a, min=b)
