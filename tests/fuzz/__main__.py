@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from fuzz.formulas import KINDS
 from fuzz.generate import Generator
 from fuzz.run import run, shrink
 from known_defects import AVOIDED
@@ -17,13 +18,14 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000, help="how many seeds (default 1000)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--stop-after", type=int, default=3, help="stop after so many failures")
+    parser.add_argument("--kind", default="", choices=["", *KINDS], help="one class only")
     parser.add_argument("--all", action="store_true", help="do not avoid known defects")
     given = parser.parse_args()
     avoid = frozenset() if given.all else frozenset(AVOIDED)
     steps, closest, failures, begun = 0, 0.0, 0, time.monotonic()
     elements = unbounded = 0
     for seed in range(given.seed, given.seed + given.runs):
-        outcome = run(Generator(seed, avoid).scenario())
+        outcome = run(Generator(seed, avoid, kind=given.kind).scenario())
         steps, closest = steps + outcome.steps, max(closest, outcome.closest)
         elements, unbounded = elements + outcome.elements, unbounded + outcome.unbounded
         if outcome.failure is not None:

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from cases import BACKENDS
-from fuzz.rmsprop import KINDS
+from fuzz.formulas import KINDS
 from fuzz.sources import Operation, Scenario
 
 DTYPES = ["float32"] * 5 + ["bfloat16", "float16", "float64", "float64", "complex64", "complex128"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fuzz.formulas import Formula
 from fuzz.judge import Judge
-from fuzz.rmsprop import Formula
 from fuzz.sources import WORDS, Scenario, script_of, sources, start_source
 from fuzz.world import Difference, Model, Snapshot, same, snapshot
 

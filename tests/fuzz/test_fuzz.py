@@ -10,9 +10,9 @@ import torch
 
 from fuzz import reference
 from fuzz.bounds import Bounded, sqrt
+from fuzz.formulas import FORMULAS, KINDS, Formula
 from fuzz.generate import Generator
 from fuzz.reference import Element, States
-from fuzz.rmsprop import FORMULAS, KINDS, Formula
 from fuzz.run import Failure, run, shrink
 from fuzz.sources import script_of
 from ingot import optim

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.rmsprop import FORMULAS, Formula
+from fuzz.formulas import FORMULAS, Formula
 from fuzz.sources import Operation, Scenario
 
 

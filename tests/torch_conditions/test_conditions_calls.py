@@ -79,15 +79,16 @@ def test_a_pre_hook_may_exchange_the_arguments(info: OptimizerInfo) -> None:
         optimizer.step(lambda: None)
 
 
+def refuse(*_: Any) -> None:
+    raise KeyError("no")
+
+
 @each_info
 @each_backend
 def test_a_pre_hook_that_raises_changes_nothing(info: OptimizerInfo, backend: str) -> None:
     weight, bias, data = problem()
     optimizer = build(info, [weight, bias], backend=backend)
     train(optimizer, weight, bias, data)
-
-    def refuse(*_: Any) -> None:
-        raise KeyError("no")
 
     handle = optimizer.register_step_pre_hook(refuse)
     before = picture(optimizer)
@@ -105,9 +106,6 @@ def test_a_pre_hook_that_raises_leaves_no_scale_behind(info: OptimizerInfo, back
     weight, bias, data = problem()
     optimizer = build(info, [weight, bias], backend=backend)
     train(optimizer, weight, bias, data)
-
-    def refuse(*_: Any) -> None:
-        raise KeyError("no")
 
     optimizer.register_step_pre_hook(refuse)
     before = picture(optimizer)

@@ -1,4 +1,4 @@
-"""The two RMSprops, and the table of all formulas with their defaults."""
+"""The RMSprops, and the table of all formulas with their defaults."""
 
 from __future__ import annotations
 
