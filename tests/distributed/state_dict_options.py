@@ -32,7 +32,6 @@ def option_sets() -> Iterator[dict[str, bool]]:
         if chosen["full_state_dict"] and chosen["flatten_optimizer_state_dict"]:
             continue  # torch saves such a state and cannot load it, see test_state_dict_options.py
         yield chosen
-        yield {**chosen, "strict": False}
         if chosen["full_state_dict"]:
             yield {**chosen, "broadcast_from_rank0": True}
 

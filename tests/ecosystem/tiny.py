@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from cases import CASES, Case
-from ingot.base import FusedOptimizer
+from cases import Case
 
 VOCABULARY, LENGTH, SAMPLES = 32, 12, 24
 
@@ -50,7 +49,7 @@ def batch(first: int = 0, size: int = 4) -> dict[str, Tensor]:
     return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
-def make(case: Case, params: Any, **options: Any) -> FusedOptimizer:
+def make(case: Case, params: Any, **options: Any) -> torch.optim.Optimizer:
     """An optimizer with a state and a rate that shows within a few steps."""
     momentum = {"momentum": 0.9} if "momentum" in case.signature else {}
     return case.make(params, **{"lr": 0.01, **momentum, **options})
@@ -60,6 +59,3 @@ def same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
     """Equal parameters, bit for bit."""
     for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-
-
-__all__ = ["CASES", "Case", "Counting", "batch", "language_model", "make", "same_bits"]
