@@ -12,6 +12,8 @@ from torch import Tensor
 from fuzz.formulas import FORMULAS, Formula
 from fuzz.sources import Operation, Scenario
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 class Difference(AssertionError):
     """The optimizer did something else than it should; ``check`` is a line of source that shows it."""
@@ -144,6 +146,11 @@ class Model:
             expected.groups.append(fresh)
             for k in fresh:
                 expected.values[k], expected.states[k] = after.values[k], {}
+        if do in ("load", "rebuild") and not self.formula.counted:
+            # It counts steps for stochastic rounding alone; where nothing is rounded, loading drops them.
+            for k, slots in expected.states.items():
+                if "step" not in after.states[k] and after.values[k].dtype not in HALVES:
+                    slots.pop("step", None)
         same(expected, after)
 
     def check_options(self, space: dict[str, Any]) -> None:
@@ -170,7 +177,7 @@ def same(expected: Snapshot, actual: Snapshot) -> None:
         if actual.values[k].dtype is not value.dtype or not equal(actual.values[k], value):
             raise Difference(f"parameter {k} changed", f"print(p[{k}])")
         old, new = expected.states[k], actual.states[k]
-        if value.dtype not in (torch.float16, torch.bfloat16) and "master_param" not in new:
+        if value.dtype not in HALVES and "master_param" not in new:
             old.pop(
                 "master_param", None
             )  # a wide parameter is its own master: loading drops the copy
