@@ -20,12 +20,13 @@ tools_stamp := $(VENV)/.stamp-tools
 # One name per way to build (see CONTRIBUTING.md): asking for another way builds again.
 package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
+ecosystem_stamp := $(VENV)/.stamp-ecosystem
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/declare -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint asan tsan big setup peers clean
+.PHONY: help demo test bench docs lint asan tsan big fuzz soak ecosystem ecosystem-packages setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
@@ -36,6 +37,9 @@ help:
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
+	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
+	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
+	@echo 'make ecosystem   small programs with transformers, Accelerate, Lightning and PEFT, in an environment of their own'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
@@ -88,6 +92,22 @@ big: $(package_stamp)
 	$(call headline,A tensor of more than 2^31 elements)
 	$(bin)/python tests/native/large_tensor.py
 
+fuzz: $(package_stamp)
+	$(call headline,Fuzzer)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(bin)/python -m fuzz $(FUZZ_ARGS)
+
+soak: $(package_stamp)
+	$(call headline,Soak)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(bin)/python -m soak $(SOAK_ARGS)
+
+# Other people's programs live in an environment of their own, like the peers of `make bench`.
+ecosystem:
+	@$(MAKE) --no-print-directory VENV=.venv-ecosystem ecosystem-packages
+	$(call headline,Programs that train with any torch optimizer)
+	OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem $(ECOSYSTEM_ARGS)
+
+ecosystem-packages: $(ecosystem_stamp)
+
 setup: $(package_stamp)
 
 peers: $(peers_stamp)
@@ -119,6 +139,11 @@ $(package_stamp): $(package_sources) $(tools_stamp)
 $(peers_stamp): requirements-bench.txt $(package_stamp)
 	$(call headline,Installing the optimizers to compare with)
 	@$(pip) --use-pep517 --no-deps -r requirements-bench.txt
+	@touch $@
+
+$(ecosystem_stamp): requirements-ecosystem.txt $(package_stamp)
+	$(call headline,Installing the programs of requirements-ecosystem.txt)
+	@$(pip) --no-deps -r requirements-ecosystem.txt
 	@touch $@
 
 clean:

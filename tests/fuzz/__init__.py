@@ -1,0 +1,1 @@
+"""A fuzzer: random optimizers, tensors and changes between steps against formulas with bounded errors."""
