@@ -99,6 +99,7 @@ def test_own_keys_of_a_group_named_like_an_option_elsewhere(case: Case) -> None:
     """Every optimizer loads what it has saved, also where a user's key is an option of some other one."""
     source = trained(case)
     keys = {"alpha": 1, "rho": 2, "lambd": "x", "centered": True, "momentum_decay": 0.5}
+    keys = {key: value for key, value in keys.items() if key not in case.kind.rules}
     source.param_groups[0].update(keys)
     target = twin(case, source)
     target.load_state_dict(through_a_file(source.state_dict()))

@@ -58,11 +58,12 @@ def test_steps_that_are_counts(step: Any) -> None:
 
 
 @each_counted
-@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
-def test_a_state_of_none_does_not_restart_it(case: Case, name: str) -> None:
-    saved, target = saved_and_target(case)
-    saved["state"][1][name] = None
-    assert_refused(target, saved, name, "parameter 1", "None")
+def test_a_state_of_none_does_not_restart_it(case: Case) -> None:
+    for name, state in case.kind.spec.states.items():
+        if state.flag is None:
+            saved, target = saved_and_target(case)
+            saved["state"][1][name] = None
+            assert_refused(target, saved, name, "parameter 1", "None")
 
 
 def test_none_where_torch_writes_it() -> None:
@@ -210,6 +211,8 @@ def test_every_optimizer_of_torch_is_tried() -> None:
 def test_the_error_names_torchs_optimizer(case: Case, name: str, trained: bool) -> None:
     if (name, case.name) in TAKEN or case.name == name.lower():
         return
+    if {name.lower(), case.name} == {"adam", "adamw"}:
+        return  # told by the meaning of their decay alone: see test_state.py
     target = with_state(case, make_params([(3, 2), (2, 2)]))
     train(target, target.param_groups[0]["params"], 1)
     saved = torch_state(name, TORCH_KINDS[name], trained)

@@ -29,6 +29,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
     "lamb": {"lr": 0.01, "weight_decay": 0.01, "use_global_grad_norm": True},
     "adamp": {"lr": 0.01, "weight_decay": 0.1, "delta": 0.4},
+    "adam": {"lr": 0.01, "weight_decay": 0.01, "max_grad_norm": 0.5},
+    "adadelta": {"lr": 1.0, "weight_decay": 0.01},
+    "rmsprop": {"lr": 0.01, "momentum": 0.9, "centered": True},
+    "rmsprop_tf": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.01},
     "bert_adam": {"lr": 0.01, "warmup": 0.2, "t_total": 40, "max_grad_norm": 0.1},
 }
 

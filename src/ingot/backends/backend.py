@@ -102,10 +102,9 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def reserve(device: torch.device, elements: int, dtype: torch.dtype, count: int) -> None:
-    """See to it that ``count`` buffers can be had at the same time, and give them back.
+    """See to it that memory for ``count`` buffers can be had, and give it back.
 
     What a step allocates after its commit must not fail. Freed memory goes back to where the next allocation of
     this thread finds it: to torch's cache on accelerators, under the process's own limit on the CPU.
     """
-    buffers = [torch.empty(elements, dtype=dtype, device=device) for _ in range(count)]
-    del buffers
+    torch.empty(count * elements, dtype=dtype, device=device)
