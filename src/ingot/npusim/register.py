@@ -59,7 +59,7 @@ def _say(sentence: str) -> None:
 
 
 def _register_device(modules: Mapping[str, ModuleType]) -> None:
-    from ingot.npusim import autocast, bridge, fallback, kernels, memory
+    from ingot.npusim import autocast, bridge, fallback, kernels, memory, operator_library
     from ingot.npusim.bridge import DEVICE_TYPE
 
     name = f"torch_{DEVICE_TYPE}.{DEVICE_TYPE}"
@@ -77,6 +77,7 @@ def _register_device(modules: Mapping[str, ModuleType]) -> None:
     _add_kernels("PrivateUse1", kernels.KERNELS | fallback.direct_kernels())
     _add_kernels("AutogradPrivateUse1", kernels.DIFFERENTIABLE_KERNELS)
     _add_kernels("AutocastPrivateUse1", autocast.autocast_kernels())
+    _libraries.append(operator_library.define_operators())
     bridge.watchers.append(memory.LEDGER.enter)
     _mend_torch()
 

@@ -18,6 +18,7 @@ from ingot.npusim.amp import make_amp_module, make_amp_parts
 from ingot.npusim.bridge import DEVICE_TYPE
 from ingot.npusim.device_module import make_device_module, make_random_module
 from ingot.npusim.module import SimulatedModule, missing
+from ingot.npusim.operator_library import named_operators
 from ingot.npusim.utils_module import make_utils_module
 
 NAME = "torch_npu"
@@ -64,7 +65,7 @@ def make_modules() -> dict[str, SimulatedModule]:
     del optim.__all__  # __getattr__ has the real one
     version = torch.__version__.split("+")[0] + "+ingot.npusim"
     contents: dict[str, Any] = {"npu": npu, "optim": optim}
-    contents |= {"__version__": version}
+    contents |= named_operators() | {"__version__": version}
     root = SimulatedModule(NAME, "A stand-in for torch_npu, by ingot.npusim.", contents)
     modules = (root, npu, amp, *amp_parts, random, utils, optim)
     return {module.__name__: module for module in modules}
