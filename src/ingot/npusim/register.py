@@ -84,13 +84,15 @@ def _register_device(modules: Mapping[str, ModuleType]) -> None:
 
 def _mend_torch() -> None:
     """Makes the few changes to Python classes of torch that a device written in Python needs."""
-    from ingot.npusim import storage, typed_tensors
+    from ingot.npusim import process_group, storage, typed_tensors
 
     storage.mend_storage()
     storage.mend_resize()
     storage.mend_pinning()
     storage.mend_synchronize()
     typed_tensors.mend_type()
+    process_group.register_backend()
+    process_group.mend_ddp()
 
 
 def _add_kernels(key: str, kernels: Mapping[str, Callable[..., Any]]) -> None:
