@@ -67,7 +67,7 @@ def test_basics_refuse_other_devices(function: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.optim"],
+    ["torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.optim", "torch_npu.contrib"],
 )
 def test_missing_names_say_that_it_is_simulated(module: str) -> None:
     message = (

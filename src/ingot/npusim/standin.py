@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ingot.npusim import transfer
 from ingot.npusim.amp import make_amp_module, make_amp_parts
 from ingot.npusim.bridge import DEVICE_TYPE
 from ingot.npusim.device_module import make_device_module, make_random_module
@@ -63,11 +64,19 @@ def make_modules() -> dict[str, SimulatedModule]:
     npu = make_device_module(amp=amp, random=random, utils=utils)
     optim = _OptimModule(f"{NAME}.optim", "Ingot's optimizers under torch_npu's names.", {})
     del optim.__all__  # __getattr__ has the real one
+    # Not among the contents of contrib: to import it changes torch, to look at contrib must not.
+    transfer_to_npu = SimulatedModule(
+        f"{NAME}.contrib.transfer_to_npu",
+        "Lets a script written for CUDA run on the simulated NPU; importing it is enough.",
+        {},
+        on_import=transfer.transfer,
+    )
+    contrib = SimulatedModule(f"{NAME}.contrib", "Helpers of torch_npu.", {})
     version = torch.__version__.split("+")[0] + "+ingot.npusim"
-    contents: dict[str, Any] = {"npu": npu, "optim": optim}
+    contents: dict[str, Any] = {"npu": npu, "optim": optim, "contrib": contrib}
     contents |= named_operators() | {"__version__": version}
     root = SimulatedModule(NAME, "A stand-in for torch_npu, by ingot.npusim.", contents)
-    modules = (root, npu, amp, *amp_parts, random, utils, optim)
+    modules = (root, npu, amp, *amp_parts, random, utils, optim, contrib, transfer_to_npu)
     return {module.__name__: module for module in modules}
 
 
