@@ -20,12 +20,13 @@ tools_stamp := $(VENV)/.stamp-tools
 # One name per way to build (see CONTRIBUTING.md): asking for another way builds again.
 package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
+ecosystem_stamp := $(VENV)/.stamp-ecosystem
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/spec.py src/ingot/words.py -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint asan tsan big setup peers clean
+.PHONY: help demo test bench docs lint asan tsan big ecosystem-npu ecosystem-packages setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
@@ -36,6 +37,7 @@ help:
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
+	@echo 'make ecosystem-npu  transformers and MMEngine on the simulated NPU, in an environment of their own'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
@@ -45,7 +47,7 @@ demo: $(package_stamp)
 # The simulated NPU in processes of its own: torch takes no new device after the first backward of a process.
 test: lint
 	$(call headline,Test suite)
-	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim --ignore=tests/npusim_programs $(PYTEST_ARGS)
 	$(call headline,Test suite: the simulated NPU)
 	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/npusim $(PYTEST_ARGS)
 	$(call headline,Documentation examples)
@@ -86,6 +88,14 @@ big: $(package_stamp)
 	$(call headline,A tensor of more than 2^31 elements)
 	$(bin)/python tests/native/large_tensor.py
 
+# Other people's programs live in an environment of their own, like the peers of `make bench`.
+ecosystem-npu:
+	@$(MAKE) --no-print-directory VENV=.venv-ecosystem ecosystem-packages
+	$(call headline,Programs on the simulated NPU)
+	OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/npusim_programs $(ECOSYSTEM_ARGS)
+
+ecosystem-packages: $(ecosystem_stamp)
+
 setup: $(package_stamp)
 
 peers: $(peers_stamp)
@@ -117,6 +127,11 @@ $(package_stamp): $(package_sources) $(tools_stamp)
 $(peers_stamp): requirements-bench.txt $(package_stamp)
 	$(call headline,Installing the optimizers to compare with)
 	@$(pip) --use-pep517 --no-deps -r requirements-bench.txt
+	@touch $@
+
+$(ecosystem_stamp): requirements-ecosystem.txt $(package_stamp)
+	$(call headline,Installing the programs of requirements-ecosystem.txt)
+	@$(pip) --no-deps -r requirements-ecosystem.txt
 	@touch $@
 
 clean:
