@@ -8,7 +8,6 @@ in each, so every index below `device_count()` is accepted as a name for the pro
 
 import dataclasses
 import os
-from types import TracebackType
 
 import torch
 
@@ -83,12 +82,7 @@ class device:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         return None
 
 

@@ -43,8 +43,8 @@ _SCHEMAS: dict[str, tuple[str, Callable[..., Any]]] = {
     "npu_dtype_cast": ("(Tensor input, ScalarType dtype) -> Tensor", operators.npu_dtype_cast),
     "npu_apply_adam_w.out": (
         "(Scalar beta1_power, Scalar beta2_power, Scalar lr, Scalar weight_decay, Scalar beta1, "
-        "Scalar beta2, Scalar epsilon, Tensor grad, Tensor? max_grad_norm, bool? amsgrad, "
-        "bool? maximize, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
+        "Scalar beta2, Scalar epsilon, Tensor grad, Tensor? max_grad_norm=None, "
+        "bool? amsgrad=None, bool? maximize=None, *, Tensor(a!) var, Tensor(b!) m, Tensor(c!) v) "
         "-> (Tensor(a!), Tensor(b!), Tensor(c!))",
         operators.npu_apply_adam_w,
     ),
@@ -52,27 +52,16 @@ _SCHEMAS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 def npu_apply_adam_w(
-    beta1_power: float,
-    beta2_power: float,
-    lr: float,
-    weight_decay: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    grad: torch.Tensor,
-    max_grad_norm: torch.Tensor | None = None,
-    amsgrad: bool | None = None,
-    maximize: bool | None = None,
-    *,
-    out: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    *args: Any, out: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None, **kwargs: Any
 ) -> Any:
-    """Makes one step of AdamW in place on `out=(var, m, v)`, which must be given."""
+    """Makes one step of AdamW in place on `out=(var, m, v)`, which must be given.
+
+    The other arguments are those of torch.ops.npu.npu_apply_adam_w.
+    """
     if out is None:
         raise RuntimeError("npu_apply_adam_w works in place only: give out=(var, m, v)")
-    scalars = (beta1_power, beta2_power, lr, weight_decay, beta1, beta2, epsilon)
     named = dict(zip(("var", "m", "v"), out, strict=True))
-    operator = torch.ops.npu.npu_apply_adam_w.out
-    return operator(*scalars, grad, max_grad_norm, amsgrad, maximize, **named)
+    return torch.ops.npu.npu_apply_adam_w.out(*args, **kwargs, **named)
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,6 @@
 import itertools
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -153,12 +152,7 @@ class StreamContext:
         self.before = current_stream()
         set_stream(self.stream)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         set_stream(self.before)
 
 
