@@ -26,7 +26,7 @@ package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc s
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint asan tsan big fuzz soak ecosystem ecosystem-packages setup peers clean
+.PHONY: help demo test bench docs lint asan tsan big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
@@ -40,6 +40,7 @@ help:
 	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
 	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
 	@echo 'make ecosystem   small programs with transformers, Accelerate, Lightning and PEFT, in an environment of their own'
+	@echo 'make ecosystem-npu  transformers and MMEngine on the simulated NPU, in an environment of their own'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
@@ -49,7 +50,7 @@ demo: $(package_stamp)
 # The simulated NPU in processes of its own: torch takes no new device after the first backward of a process.
 test: lint
 	$(call headline,Test suite)
-	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim --ignore=tests/npusim_programs $(PYTEST_ARGS)
 	$(call headline,Test suite: the simulated NPU)
 	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/npusim $(PYTEST_ARGS)
 	$(call headline,Documentation examples)
@@ -105,6 +106,11 @@ ecosystem:
 	@$(MAKE) --no-print-directory VENV=.venv-ecosystem ecosystem-packages
 	$(call headline,Programs that train with any torch optimizer)
 	OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem $(ECOSYSTEM_ARGS)
+
+ecosystem-npu:
+	@$(MAKE) --no-print-directory VENV=.venv-ecosystem ecosystem-packages
+	$(call headline,Programs on the simulated NPU)
+	OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/npusim_programs $(ECOSYSTEM_ARGS)
 
 ecosystem-packages: $(ecosystem_stamp)
 

@@ -156,24 +156,25 @@ class FusedOptimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
-    def step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
+    def step(self, *call: Any, **named: Any) -> Any:
         """Make one step.
 
         Args:
-            closure: evaluates the model and returns the loss; runs first, with gradients enabled.
-            **scaler: ``grad_scaler``, which torch_npu's scaler gives; if it were a named argument, torch's would
-                give it too, and warn.
+            *call: optionally ``closure``, which evaluates the model and returns the loss; it runs first, with
+                gradients enabled. Hooks see the arguments as they were given.
+            **named: ``closure``, or ``grad_scaler``, which torch_npu's scaler gives; if that were declared here,
+                torch's would give it too, and warn.
 
         Returns:
             What the closure returned, else None.
         """
-        if self._quick is not None and closure is None and not scaler and self._is_undisturbed():
+        if self._quick is not None and not call and not named and self._is_undisturbed():
             done = self._quick.step(self._quick.plan, self.__dict__)
             if done is not False:
                 self._grad_norm = None if done is True else (done, self._quick.norm_dtype)
                 return None
             self._quick = None
-        return self._whole_step(closure, **scaler)
+        return self._whole_step(*call, **named)
 
     # Otherwise torch would wrap it, to run hooks and to tell its profiler. It is the whole step that is wrapped; the
     # quick path is not taken when there is anything to run or to tell.

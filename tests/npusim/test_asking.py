@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from npusim_paths import Run
+from npusim_paths import ROOT, Run
 
 SIMULATED = "the NPU of this process is simulated"
 
@@ -134,6 +134,48 @@ def test_ingot_may_be_imported_before_torch(run: Run, first: str) -> None:
     assert run("-c", code, npusim="1").stdout == "npu:0\n"
 
 
+def startup(site: Path) -> str:
+    """Code that does what Python does when it starts with ingot installed: reads ingot_npusim.pth.
+
+    Twice, because an editable install may do so too, or this environment has it installed.
+    """
+    (site / "ingot_npusim.pth").write_text((ROOT / "src" / "ingot_npusim.pth").read_text())
+    return f"""
+import site, sys
+for _ in range(2):
+    site.addsitedir({str(site)!r})
+def early():
+    return [type(f).__name__ for f in sys.meta_path if type(f).__name__ == "_EarlyFinder"]
+"""
+
+
+@pytest.mark.parametrize("first", ["import torch_npu", "from torch_npu.optim import NpuFusedAdamW"])
+def test_torch_npu_may_be_imported_before_torch(run: Run, tmp_path: Path, first: str) -> None:
+    code = f"{startup(tmp_path)}\nassert len(early()) == 1 and 'torch' not in sys.modules\n{first}"
+    code += "\nimport torch, torch_npu\nprint(torch.ones(2).npu().device)"
+    done = run("-c", code, npusim="1")
+    assert (done.stdout, done.stderr.count(SIMULATED)) == ("npu:0\n", 1)
+
+
+def test_torch_first_is_as_before(run: Run, tmp_path: Path) -> None:
+    code = f"{startup(tmp_path)}\nimport torch, torch_npu\nprint(torch.ones(2).npu().device)"
+    assert run("-c", code, npusim="1").stdout == "npu:0\n"
+
+
+@pytest.mark.parametrize("npusim", [None, "", "0"])
+def test_starting_python_changes_nothing_when_nobody_asks(
+    run: Run, tmp_path: Path, npusim: str | None
+) -> None:
+    code = f"{startup(tmp_path)}\nprint(early(), [m for m in sys.modules if m.startswith('ingot')])"
+    assert run("-c", code, npusim=npusim).stdout == "[] []\n"
+
+
+def test_a_real_torch_npu_wins_before_torch_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "torch_npu.py").write_text("real = True\n")
+    code = f"{startup(tmp_path)}\nimport torch_npu\nprint(torch_npu.real, 'torch' in sys.modules)"
+    assert run("-c", code, npusim="1", before=(str(tmp_path),)).stdout == "True False\n"
+
+
 def test_not_without_autoloading(run: Run) -> None:
     code = "import torch; print(hasattr(torch, 'npu'))"
     env = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
@@ -184,7 +226,18 @@ def test_runner_runs_modules(run: Run, script: str) -> None:
 
 
 def test_runner_explains_itself(run: Run) -> None:
-    assert run("-m", "ingot.npusim", "--help").stdout.startswith("usage: python -m ingot.npusim")
+    help_text = run("-m", "ingot.npusim", "--help").stdout
+    assert help_text.startswith("usage: python -m ingot.npusim")
+    for name in (
+        "npu_fusion_attention",
+        "torch_npu.optim",
+        "NpuFusedAdamW",
+        "transfer_to_npu",
+        "max_memory_allocated",
+        "hccl",
+        "INGOT_NPUSIM_DEVICES",
+    ):
+        assert name in help_text
     for args in ([], ["--nonsense"], ["-m"]):
         done = run("-m", "ingot.npusim", *args, fails=True)
         assert done.returncode == 2 and done.stderr.startswith("usage: python -m ingot.npusim")

@@ -185,8 +185,8 @@ def test_memory_is_given_back() -> None:
 
 
 REFUSALS: dict[str, Any] = {
-    "a second device": (lambda: torch.ones(1, device="npu:1"), RuntimeError, "has one device"),
-    "to a second device": (lambda: torch.ones(1).to("npu:1"), RuntimeError, "has one device"),
+    "a second device": (lambda: torch.ones(1, device="npu:1"), RuntimeError, "has 1 device"),
+    "to a second device": (lambda: torch.ones(1).to("npu:1"), RuntimeError, "has 1 device"),
     "numpy": (lambda: torch.ones(1, device="npu").numpy(), TypeError, "Use Tensor.cpu()"),
     "sparse": (
         lambda: torch.eye(2, device="npu").to_sparse(),

@@ -124,6 +124,10 @@ def _foreach_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x
 
 
+# Where the devices decompose an operator differently on some version of torch: how far results may be apart.
+APART = {
+    "group_norm": 4e-6,  # its gradient: 1.9e-6 with torch 2.10, equal with 2.13
+}
 TABLES = (ARITHMETIC, REDUCTIONS, SHAPES, FOREACH, NETWORKS, LINALG, IN_PLACE)
 
 
@@ -144,15 +148,17 @@ def values_and_gradients(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
-    "function",
-    [pytest.param(function, id=name) for table in TABLES for name, function in table.items()],
+    ("name", "function"),
+    [pytest.param(*item, id=item[0]) for table in TABLES for item in table.items()],
 )
-def test_same_as_cpu(function: Callable[..., Any], dtype: torch.dtype) -> None:
+def test_same_as_cpu(name: str, function: Callable[..., Any], dtype: torch.dtype) -> None:
     expected, expected_grads = values_and_gradients(function, "cpu", dtype)
     result, grads = values_and_gradients(function, "npu", dtype)
     # The same kernels on the same memory; only where the two devices decompose differently may a bit differ.
     tolerance = (
-        {"rtol": 2e-6, "atol": 1e-6} if dtype is torch.float32 else {"rtol": 1e-13, "atol": 1e-13}
+        {"rtol": 2e-6, "atol": APART.get(name, 1e-6)}
+        if dtype is torch.float32
+        else {"rtol": 1e-13, "atol": 1e-13}
     )
     torch.testing.assert_close(result, expected, **tolerance)
     torch.testing.assert_close(grads, expected_grads, **tolerance)

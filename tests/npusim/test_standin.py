@@ -59,17 +59,21 @@ def test_basics() -> None:
 
 @pytest.mark.parametrize("function", ["set_device", "synchronize", "get_device_name", "device"])
 def test_basics_refuse_other_devices(function: str) -> None:
-    with pytest.raises(RuntimeError, match="has one device"):
+    with pytest.raises(RuntimeError, match="has 1 device"):
         getattr(torch.npu, function)(1)
     with pytest.raises(ValueError, match="expected an npu device"):
         getattr(torch.npu, function)("cpu")
 
 
 @pytest.mark.parametrize(
-    "module", ["torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.optim"]
+    "module",
+    ["torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.optim", "torch_npu.contrib"],
 )
 def test_missing_names_say_that_it_is_simulated(module: str) -> None:
-    message = f"module '{module}' is simulated by ingot.npusim and has no 'missing_name'"
+    message = (
+        f"module '{module}' is simulated by ingot.npusim and has no 'missing_name'; "
+        "`python -m ingot.npusim --help` lists what is simulated"
+    )
     loaded = importlib.import_module(module)
     with pytest.raises(AttributeError, match=message):
         _ = loaded.missing_name

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 # Elements taken at a time. What the math needs beside the tensors is then bounded and can be reserved before the
 # commit; on the CPU it stays in the cache as well.
 PIECE_ON_CPU, PIECE = 1 << 18, 1 << 24
-BUFFERS = (
-    20  # temporaries alive at the same time: operands in the type of the math, results, random bits
-)
+# Temporaries alive at the same time: operands in the type of the math and results; random bits are int64.
+BUFFERS, BUFFERS_OF_BITS = 9, 16
 
 
 class Piece:
@@ -102,7 +101,8 @@ class Reference(Backend):
         ]
         stored = bucket.params[0]
         if bucket.plain and not stored.is_meta:
-            reserve(stored.device, max(sizes), math_dtype(stored.dtype), BUFFERS)
+            count = BUFFERS + (0 if bucket.rounding is None else BUFFERS_OF_BITS)
+            reserve(stored.device, max(sizes), math_dtype(stored.dtype), count)
         if bucket.variant.two_pass:
             bucket.prepared = Rows(bucket, sum_dtype(stored))
         if bucket.rounding is not None:

@@ -12,7 +12,7 @@ usage: python -m ingot.npusim script.py [args...]
        python -m ingot.npusim -m module [args...]
 
 Runs the script or module as `python` would, with a simulated NPU and a stand-in for torch_npu.
-A torch_npu that is installed is used instead. See docs/npusim.md."""
+A torch_npu that is installed is used instead. `--help` lists what is simulated."""
 
 
 def main(argv: list[str]) -> int | str:
@@ -25,7 +25,9 @@ def main(argv: list[str]) -> int | str:
         The exit code or message; a script that leaves through sys.exit never returns here.
     """
     if argv[:1] in (["-h"], ["--help"]):
-        print(USAGE)
+        from ingot.npusim.describe import describe
+
+        print(f"{USAGE}\n\n{describe()}")
         return 0
     as_module = argv[:1] == ["-m"]
     arguments = argv[1:] if as_module else argv

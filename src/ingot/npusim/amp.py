@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import _refresh_per_optimizer_state
+from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 
 from ingot.npusim.bridge import DEVICE_TYPE, is_npu
 from ingot.npusim.module import SimulatedModule
+
+_NAME = "torch_npu.npu.amp"
 
 
 class autocast(torch.autocast):
@@ -128,12 +130,36 @@ def _multiply_grads(
         grad.mul_(inv_scale.to(grad.device))
 
 
-def make_amp_module() -> SimulatedModule:
-    """Builds torch_npu.npu.amp."""
-    contents = {
+def make_amp_parts() -> tuple[SimulatedModule, ...]:
+    """Builds the modules of torch_npu.npu.amp."""
+    modes = {
         "autocast": autocast,
-        "GradScaler": GradScaler,
         "custom_fwd": functools.partial(torch.amp.custom_fwd, device_type=DEVICE_TYPE),
         "custom_bwd": functools.partial(torch.amp.custom_bwd, device_type=DEVICE_TYPE),
     }
-    return SimulatedModule("torch_npu.npu.amp", "Mixed precision on the simulated NPU.", contents)
+    return (
+        SimulatedModule(f"{_NAME}.autocast_mode", "Autocast on the simulated NPU.", modes),
+        SimulatedModule(
+            f"{_NAME}.grad_scaler",
+            "Gradient scaling on the simulated NPU.",
+            {"GradScaler": GradScaler, "OptState": OptState},
+        ),
+        SimulatedModule(
+            f"{_NAME}.common",
+            "What the others share.",
+            {"amp_definitely_not_available": amp_definitely_not_available},
+        ),
+    )
+
+
+def amp_definitely_not_available() -> bool:
+    """Returns False."""
+    return False
+
+
+def make_amp_module(parts: tuple[SimulatedModule, ...]) -> SimulatedModule:
+    """Builds torch_npu.npu.amp from its modules."""
+    contents: dict[str, Any] = {part.__name__.rpartition(".")[2]: part for part in parts}
+    for part in parts:
+        contents |= {name: vars(part)[name] for name in part.__all__ if name != "OptState"}
+    return SimulatedModule(_NAME, "Mixed precision on the simulated NPU.", contents)

@@ -6,12 +6,16 @@ over the same host memory, and writing `kDLCPU` gives the CPU tensor back. Neith
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from typing_extensions import TypeIs
 
 DEVICE_TYPE = "npu"
+
+# Told of the storage of every host tensor that becomes the device's: who counts memory.
+watchers: list[Callable[[torch.UntypedStorage], None]] = []
 
 _KDL_CPU = 1
 _KDL_EXT_DEV = 12
@@ -73,4 +77,7 @@ def to_npu(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the simulated tensor over the memory of a CPU tensor."""
     if tensor._is_zerotensor():
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    return _retag(tensor.resolve_conj().resolve_neg(), _KDL_EXT_DEV)
+    tensor = tensor.resolve_conj().resolve_neg()
+    for watch in watchers:
+        watch(tensor.untyped_storage())
+    return _retag(tensor, _KDL_EXT_DEV)

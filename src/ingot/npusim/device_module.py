@@ -1,28 +1,15 @@
-"""torch.npu of the simulated device: one device, always synchronous, the CPU's random numbers."""
+"""torch.npu of the simulated device: builds the module from its parts."""
 
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ingot.npusim import devices, memory, random_numbers, streams
 from ingot.npusim.bridge import DEVICE_TYPE
-from ingot.npusim.kernels import check_index
 from ingot.npusim.module import SimulatedModule
-
-Device = int | str | torch.device | None
-
-
-def _index(device: Device) -> int:
-    """Returns the index a device argument means; raises for any device but the one there is."""
-    if device is None:
-        return 0
-    if isinstance(device, int):
-        device = torch.device(DEVICE_TYPE, device)
-    device = torch.device(device)
-    if device.type != DEVICE_TYPE:
-        raise ValueError(f"expected an {DEVICE_TYPE} device, got {str(device)!r}")
-    check_index(device)
-    return 0
+from ingot.npusim.typed_tensors import make_typed_tensors
+from ingot.npusim.utils_module import get_soc_version
 
 
 def is_available() -> bool:
@@ -44,38 +31,19 @@ def is_bf16_supported() -> bool:
     return True
 
 
-def device_count() -> int:
-    """Returns 1."""
-    return 1
-
-
-def current_device() -> int:
-    """Returns 0."""
-    return 0
-
-
-def set_device(device: Device) -> None:
-    """Accepts the one device there is."""
-    _index(device)
-
-
-def get_device_name(device: Device = None) -> str:
-    """Returns a name no real device has."""
-    _index(device)
-    return "simulated NPU (ingot.npusim)"
-
-
-def synchronize(device: Device = None) -> None:
-    """Returns at once: every operator has finished when it returns."""
-    _index(device)
-
-
-def empty_cache() -> None:
-    """Does nothing: memory is the host's, and freed when its last tensor is."""
-
-
 def set_compile_mode(*, jit_compile: bool = False) -> None:
     """Accepts how a real NPU should compile operators, which changes nothing here."""
+
+
+def set_option(option: dict[str, Any]) -> None:
+    """Accepts how a real NPU should compile operators, which changes nothing here."""
+    if not isinstance(option, dict):
+        raise TypeError(f"option must be a dict, not {type(option).__name__}")
+
+
+def is_jit_compile_false() -> bool:
+    """Returns True: nothing is compiled here."""
+    return True
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -83,64 +51,103 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16, torch.float32]
 
 
-def manual_seed(seed: int) -> None:
-    """Seeds the random numbers, which are those of the CPU's default generator."""
-    torch.default_generator.manual_seed(int(seed))
+def is_autocast_enabled() -> bool:
+    """Tells whether autocast is on for the device."""
+    return torch.is_autocast_enabled(DEVICE_TYPE)
 
 
-def seed() -> None:
-    """Seeds the random numbers with a number that is itself random."""
-    torch.default_generator.seed()
+def set_autocast_enabled(enable: bool) -> None:
+    """Switches autocast on or off for the device."""
+    torch.set_autocast_enabled(DEVICE_TYPE, enable)
 
 
-def initial_seed() -> int:
-    """Returns the seed in use."""
-    return torch.default_generator.initial_seed()
+def get_autocast_dtype() -> torch.dtype:
+    """Returns the type autocast casts to."""
+    return torch.get_autocast_dtype(DEVICE_TYPE)
 
 
-def get_rng_state(device: Device = DEVICE_TYPE) -> torch.Tensor:
-    """Returns the state of the random numbers."""
-    _index(device)
-    return torch.get_rng_state()
+def set_autocast_dtype(dtype: torch.dtype) -> None:
+    """Sets the type autocast casts to."""
+    torch.set_autocast_dtype(DEVICE_TYPE, dtype)
 
 
-def set_rng_state(new_state: torch.Tensor, device: Device = DEVICE_TYPE) -> None:
-    """Sets the state of the random numbers."""
-    _index(device)
-    torch.set_rng_state(new_state)
+def ipc_collect() -> None:
+    """Does nothing: no memory is shared between processes."""
 
 
-def get_rng_state_all() -> list[torch.Tensor]:
-    """Returns the state of the random numbers, for each of the one device."""
-    return [torch.get_rng_state()]
-
-
-def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Sets the state of the random numbers from what get_rng_state_all returned."""
-    for new_state in new_states:
-        torch.set_rng_state(new_state)
-
-
-class device:
-    """The context manager `with torch.npu.device(0):`, which has only one device to choose."""
-
-    def __init__(self, device: Device) -> None:
-        self.idx = _index(device)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
+def is_current_stream_capturing() -> bool:
+    """Returns False: no graphs are captured."""
+    return False
 
 
 def _is_in_bad_fork() -> bool:
     return False
+
+
+_HERE: tuple[Callable[..., Any], ...] = (
+    is_available,
+    is_initialized,
+    init,
+    is_bf16_supported,
+    set_compile_mode,
+    set_option,
+    is_jit_compile_false,
+    get_amp_supported_dtype,
+    is_autocast_enabled,
+    set_autocast_enabled,
+    get_autocast_dtype,
+    set_autocast_dtype,
+    ipc_collect,
+    is_current_stream_capturing,
+    get_soc_version,
+)
+_DEVICES: tuple[Callable[..., Any], ...] = (
+    devices.device_count,
+    devices.current_device,
+    devices.set_device,
+    devices.device,
+    devices.device_of,
+    devices.get_device_name,
+    devices.get_device_properties,
+    devices.get_device_capability,
+    devices.can_device_access_peer,
+    devices.synchronize,
+    devices.utilization,
+)
+_STREAMS: tuple[Callable[..., Any], ...] = (
+    streams.Stream,
+    streams.Event,
+    streams.StreamContext,
+    streams.stream,
+    streams.set_stream,
+    streams.current_stream,
+    streams.default_stream,
+)
+_MEMORY: tuple[Callable[..., Any], ...] = (
+    memory.memory_allocated,
+    memory.max_memory_allocated,
+    memory.reset_peak_memory_stats,
+    memory.reset_accumulated_memory_stats,
+    memory.mem_get_info,
+    memory.memory_stats,
+    memory.memory_summary,
+    memory.empty_cache,
+)
+# Nothing is cached, so what is reserved is what is allocated.
+_MEMORY_ALIASES: dict[str, Callable[..., Any]] = {
+    "memory_reserved": memory.memory_allocated,
+    "max_memory_reserved": memory.max_memory_allocated,
+    "memory_cached": memory.memory_allocated,
+    "max_memory_cached": memory.max_memory_allocated,
+    "reset_max_memory_allocated": memory.reset_peak_memory_stats,
+    "reset_max_memory_cached": memory.reset_peak_memory_stats,
+}
+
+
+def make_random_module() -> SimulatedModule:
+    """Builds torch.npu.random."""
+    contents = {function.__name__: function for function in random_numbers.PUBLIC}
+    return SimulatedModule("torch_npu.npu.random", "Random numbers, which are the CPU's.", contents)
 
 
 def make_device_module(**more: Any) -> SimulatedModule:
@@ -149,31 +156,10 @@ def make_device_module(**more: Any) -> SimulatedModule:
     Args:
         more: further contents, such as the module `amp`.
     """
-    public = (
-        is_available,
-        is_initialized,
-        init,
-        is_bf16_supported,
-        device_count,
-        current_device,
-        set_device,
-        get_device_name,
-        synchronize,
-        empty_cache,
-        set_compile_mode,
-        get_amp_supported_dtype,
-        manual_seed,
-        seed,
-        initial_seed,
-        get_rng_state,
-        set_rng_state,
-        get_rng_state_all,
-        set_rng_state_all,
-        device,
-    )
+    public = (*_HERE, *_DEVICES, *_STREAMS, *_MEMORY, *random_numbers.PUBLIC)
     contents: dict[str, Any] = {thing.__name__: thing for thing in public}
-    contents["manual_seed_all"] = manual_seed
-    contents["seed_all"] = seed
+    contents |= _MEMORY_ALIASES | make_typed_tensors()
+    contents["native_device"] = DEVICE_TYPE  # MMEngine asks for it
     # What torch itself asks of a device module.
     contents["_is_in_bad_fork"] = _is_in_bad_fork
     contents["_lazy_init"] = init

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ingot.npusim.bridge import DEVICE_TYPE, is_npu, to_host, to_npu
-from ingot.npusim.kernels import check_index, set_to
+from ingot.npusim.devices import check_index
+from ingot.npusim.kernels import set_to
 from ingot.npusim.placement import check_same_device, tensors_in
 from ingot.npusim.signature import Signature, signature
 

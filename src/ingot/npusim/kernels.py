@@ -7,19 +7,11 @@ from typing import Any
 import torch
 
 from ingot.npusim.bridge import is_npu, to_host, to_npu
+from ingot.npusim.devices import check_index
 from ingot.npusim.placement import require_npu
 
 _CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _set = torch.ops.aten.set_.source_Storage_storage_offset
-
-
-def check_index(device: torch.device | None) -> None:
-    """Raises RuntimeError for any device but npu:0, the only one there is."""
-    if device is not None and device.index not in (None, 0):
-        raise RuntimeError(
-            f"Invalid NPU device index {device.index}: "
-            "the simulated NPU (ingot.npusim) has one device, npu:0"
-        )
 
 
 def set_to(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -124,6 +116,10 @@ def _convolution_backward(
     return tuple(None if result is None else to_npu(result) for result in results)
 
 
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Nothing to remember: no stream is ever behind."""
+
+
 def _metadata_only(op: Any) -> Callable[..., Any]:
     """Kernels that touch no element: the CPU's kernel runs on the simulated tensor itself."""
 
@@ -142,6 +138,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "_copy_from": _copy_from,
     "_copy_from_and_resize": _copy_from,
     "resize_": _resize,
+    "record_stream": _record_stream,
     "set_": _set_empty,
     "set_.source_Tensor": set_to,
     "set_.source_Storage": _set_storage,

@@ -43,8 +43,10 @@ def install(probe: bool = False) -> bool:
             selftest.probe()
         modules = standin.make_modules()
         with selftest.explained("registering the device"):
-            _register_device(modules["torch_npu.npu"])
+            _register_device(modules)
         selftest.check_device()
+        modules["torch_npu.npu"].reset_peak_memory_stats()
+        modules["torch_npu.npu"].reset_accumulated_memory_stats()
         standin.add_finder(modules)
         _installed = True
     if not probe:
@@ -56,13 +58,18 @@ def _say(sentence: str) -> None:
     print(f"ingot.npusim: {sentence}", file=sys.stderr, flush=True)
 
 
-def _register_device(module: ModuleType) -> None:
-    from ingot.npusim import autocast, fallback, kernels, storage
+def _register_device(modules: Mapping[str, ModuleType]) -> None:
+    from ingot.npusim import autocast, bridge, fallback, kernels, memory, operator_library
     from ingot.npusim.bridge import DEVICE_TYPE
 
-    backend_registration._setup_privateuseone_for_python_backend(DEVICE_TYPE, backend_module=module)
-    # `import torch.npu` works on hardware.
-    sys.modules[f"torch.{DEVICE_TYPE}"] = module
+    name = f"torch_{DEVICE_TYPE}.{DEVICE_TYPE}"
+    backend_registration._setup_privateuseone_for_python_backend(
+        DEVICE_TYPE, backend_module=modules[name]
+    )
+    # `import torch.npu.amp` works on hardware.
+    for path, module in modules.items():
+        if path == name or path.startswith(f"{name}."):
+            sys.modules[path.replace(name, f"torch.{DEVICE_TYPE}", 1)] = module
     everything = torch.library.Library("_", "IMPL", "PrivateUse1")
     everything.fallback(fallback.run_on_host, "PrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
@@ -70,8 +77,22 @@ def _register_device(module: ModuleType) -> None:
     _add_kernels("PrivateUse1", kernels.KERNELS | fallback.direct_kernels())
     _add_kernels("AutogradPrivateUse1", kernels.DIFFERENTIABLE_KERNELS)
     _add_kernels("AutocastPrivateUse1", autocast.autocast_kernels())
+    _libraries.append(operator_library.define_operators())
+    bridge.watchers.append(memory.LEDGER.enter)
+    _mend_torch()
+
+
+def _mend_torch() -> None:
+    """Makes the few changes to Python classes of torch that a device written in Python needs."""
+    from ingot.npusim import process_group, storage, typed_tensors
+
     storage.mend_storage()
+    storage.mend_resize()
     storage.mend_pinning()
+    storage.mend_synchronize()
+    typed_tensors.mend_type()
+    process_group.register_backend()
+    process_group.mend_ddp()
 
 
 def _add_kernels(key: str, kernels: Mapping[str, Callable[..., Any]]) -> None:

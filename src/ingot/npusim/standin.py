@@ -14,9 +14,13 @@ from typing import Any
 
 import torch
 
-from ingot.npusim.amp import make_amp_module
-from ingot.npusim.device_module import make_device_module
+from ingot.npusim import transfer
+from ingot.npusim.amp import make_amp_module, make_amp_parts
+from ingot.npusim.bridge import DEVICE_TYPE
+from ingot.npusim.device_module import make_device_module, make_random_module
 from ingot.npusim.module import SimulatedModule, missing
+from ingot.npusim.operator_library import named_operators
+from ingot.npusim.utils_module import make_utils_module
 
 NAME = "torch_npu"
 
@@ -54,20 +58,32 @@ class _OptimModule(SimulatedModule):
 
 def make_modules() -> dict[str, SimulatedModule]:
     """Builds the modules of the stand-in, by full name."""
-    amp = make_amp_module()
-    npu = make_device_module(amp=amp)
+    amp_parts = make_amp_parts()
+    amp = make_amp_module(amp_parts)
+    random, utils = make_random_module(), make_utils_module()
+    npu = make_device_module(amp=amp, random=random, utils=utils)
     optim = _OptimModule(f"{NAME}.optim", "Ingot's optimizers under torch_npu's names.", {})
     del optim.__all__  # __getattr__ has the real one
+    # Not among the contents of contrib: to import it changes torch, to look at contrib must not.
+    transfer_to_npu = SimulatedModule(
+        f"{NAME}.contrib.transfer_to_npu",
+        "Lets a script written for CUDA run on the simulated NPU; importing it is enough.",
+        {},
+        on_import=transfer.transfer,
+    )
+    contrib = SimulatedModule(f"{NAME}.contrib", "Helpers of torch_npu.", {})
     version = torch.__version__.split("+")[0] + "+ingot.npusim"
-    contents = {"npu": npu, "optim": optim, "__version__": version}
+    contents: dict[str, Any] = {"npu": npu, "optim": optim, "contrib": contrib}
+    contents |= named_operators() | {"__version__": version}
     root = SimulatedModule(NAME, "A stand-in for torch_npu, by ingot.npusim.", contents)
-    return {module.__name__: module for module in (root, npu, amp, optim)}
+    modules = (root, npu, amp, *amp_parts, random, utils, optim, contrib, transfer_to_npu)
+    return {module.__name__: module for module in modules}
 
 
 class _Finder(MetaPathFinder, Loader):
     """Finds and loads the modules of the stand-in."""
 
-    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+    def __init__(self, modules: Mapping[str, SimulatedModule]) -> None:
         self.modules = modules
 
     def find_spec(
@@ -76,7 +92,7 @@ class _Finder(MetaPathFinder, Loader):
         if fullname in self.modules:
             return ModuleSpec(fullname, self, origin="ingot.npusim", is_package=True)
         parent, _, name = fullname.rpartition(".")
-        if parent in self.modules:
+        if parent in self.modules or parent == f"torch.{DEVICE_TYPE}":
             # Without `name=`: with it, `from torch_npu import x` would drop this message.
             raise ModuleNotFoundError(missing(parent, name))
         return None
@@ -85,9 +101,12 @@ class _Finder(MetaPathFinder, Loader):
         return self.modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the module was built with its contents."""
+        """Runs what the module does on import; it was built with its contents."""
+        run = self.modules[module.__name__]._on_import
+        if run is not None:
+            run()
 
 
-def add_finder(modules: Mapping[str, ModuleType]) -> None:
+def add_finder(modules: Mapping[str, SimulatedModule]) -> None:
     """Lets `import torch_npu` find the stand-in, after all other places have been tried."""
     sys.meta_path.append(_Finder(modules))

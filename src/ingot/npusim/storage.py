@@ -1,7 +1,6 @@
-"""Mends what torch needs a C++ allocator for: storages on the device, and pinned memory.
+"""Mends what torch needs C++ for: storages on the device, pinned memory, waiting for the device.
 
-These are the only changes to Python classes of torch, besides the methods torch itself generates
-for a device. Nothing changes for other devices.
+Nothing changes for other devices.
 """
 
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from ingot.npusim.bridge import DEVICE_TYPE
+from ingot.npusim.memory import LEDGER
 
 
 def _storage_to_npu(
@@ -44,6 +44,36 @@ def mend_storage() -> None:
     torch.UntypedStorage.__new__ = staticmethod(make_storage)  # type: ignore[method-assign]
 
 
+def mend_resize() -> None:
+    """Lets a storage be emptied and filled again, as FSDP does with gathered parameters.
+
+    Memory that came through DLPack stays what it is, so an emptied storage keeps it, filled with
+    NaN: who reads a parameter that was given back will notice. Statistics count it as freed.
+    """
+    base: Any = torch.UntypedStorage
+    resize, nbytes = base.resize_, base.nbytes
+
+    def size_of(storage: Any) -> int:
+        resized: int | None = vars(storage).get("_npusim_size")
+        return nbytes(storage) if resized is None else resized
+
+    def resize_storage(storage: Any, size: int) -> Any:
+        if not _is_npu(storage):
+            return resize(storage, size)
+        if size > nbytes(storage):
+            raise NotImplementedError(
+                "the simulated NPU (ingot.npusim) cannot let a storage grow beyond the "
+                f"{nbytes(storage)} bytes it was made with; {size} are asked for"
+            )
+        if size == 0:
+            torch.empty(0, dtype=torch.uint8, device=DEVICE_TYPE).set_(storage).fill_(255)
+        storage._npusim_size = size
+        LEDGER.resize(storage.data_ptr(), size)
+        return storage
+
+    base.resize_, base.nbytes = resize_storage, size_of
+
+
 def mend_pinning() -> None:
     """Lets `pin_memory()` of a CPU tensor return that tensor: all memory is the device's here."""
     pin = torch.Tensor.pin_memory
@@ -52,3 +82,15 @@ def mend_pinning() -> None:
         return tensor if tensor.device.type == "cpu" else pin(tensor, *args, **kwargs)
 
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign, assignment]
+
+
+def mend_synchronize() -> None:
+    """Lets `torch.accelerator.synchronize()` return: torch asks a C++ backend, and there is none."""
+    synchronize = torch.accelerator.synchronize
+
+    def synchronize_device(device: Any = None, /) -> None:
+        chosen = torch.device(DEVICE_TYPE if device is None or isinstance(device, int) else device)
+        if chosen.type != DEVICE_TYPE:
+            synchronize(device)
+
+    torch.accelerator.synchronize = synchronize_device
