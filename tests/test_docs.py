@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import inspect
 import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +22,8 @@ from ingot import optim
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A block after <!-- needs: package --> is run only where the package is installed.
+NEEDS = re.compile(r"^<!-- needs: ([\w ]+) -->\n\Z", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 MODULES = [
     module.name
@@ -31,28 +36,62 @@ def page_id(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def python_lines(page: Path) -> str:
-    """The python blocks of a page as one program, each line where it stands in the page."""
+class Block(NamedTuple):
+    """A python block of a page."""
+
+    line: int  # of its first line of code, counted from 0
+    code: str
+    needs: tuple[str, ...]  # packages beside torch and what the tests need
+
+
+def python_blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    lines = [""] * len(text.splitlines())
+    found = []
     for block in FENCE.finditer(text):
         if block[1] == "python":
-            first = text.count("\n", 0, block.start(2))
-            code = block[2].splitlines()
-            lines[first : first + len(code)] = code
-    return "\n".join(lines)
+            mark = NEEDS.search(text[: block.start()])
+            needs = tuple(mark[1].split()) if mark else ()
+            found.append(Block(text.count("\n", 0, block.start(2)), block[2], needs))
+    return found
+
+
+def run(page: Path, blocks: Iterable[Block], folder: Path) -> None:
+    """Run blocks as one program, each line where it stands in the page."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += [""] * (block.line - len(lines)) + block.code.splitlines()
+    program = folder / f"{page.stem}.py"
+    program.write_text("\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, program.name], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"(line numbers are those of {page_id(page)})\n{done.stderr}"
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if python_lines(page).strip()], ids=page_id
+    "page",
+    [page for page in PAGES if any(not block.needs for block in python_blocks(page))],
+    ids=page_id,
 )
 def test_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    program = tmp_path / f"{page.stem}.py"
-    program.write_text(python_lines(page) + "\n")
-    done = subprocess.run(
-        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"(line numbers are those of {page_id(page)})\n{done.stderr}"
+    run(page, [block for block in python_blocks(page) if not block.needs], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [
+        pytest.param(page, block, id=f"{page_id(page)}:{block.line}-{'-'.join(block.needs)}")
+        for page in PAGES
+        for block in python_blocks(page)
+        if block.needs
+    ],
+)
+def test_an_example_that_needs_a_package_runs(page: Path, block: Block, tmp_path: Path) -> None:
+    """By itself: it uses nothing of other blocks."""
+    missing = [name for name in block.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{page_id(page)}, line {block.line}: needs {', '.join(missing)}")
+    run(page, [block], tmp_path)
 
 
 @pytest.mark.parametrize("name", MODULES)

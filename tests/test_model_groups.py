@@ -194,6 +194,7 @@ def test_the_table_reads_well() -> None:
     assert all(line[: lines[1].index("names")].rstrip() for line in lines)
     many = nn.Sequential(*(nn.Linear(32, 64, bias=False) for _ in range(7)))
     text = repr(ingot.param_groups(many, 0.05))
+    assert text.startswith("ParamGroups: 1 group\n")
     assert "14,336" in text and "0.weight, 1.weight, 2.weight, ... (3 more), 6.weight" in text
     assert " lr " not in text
 

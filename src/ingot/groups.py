@@ -46,7 +46,7 @@ class ParamGroups(list[dict[str, Any]]):
         if all(row[4] == "" for row in rows[1:]):
             rows = [(*row[:4], *row[5:]) for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-        lines = [f"ParamGroups: {len(self)} groups"]
+        lines = [f"ParamGroups: {len(self)} group{'s' * (len(self) != 1)}"]
         for first, *middle, last in rows:
             cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:], strict=True)]
             lines.append("  ".join(["", first.ljust(widths[0]), *cells, last]))
