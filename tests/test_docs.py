@@ -21,6 +21,9 @@ from ingot import optim
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+TRANSLATED = {
+    page: page.with_suffix("").with_suffix(".md") for page in PAGES if ".zh-CN." in page.name
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A block after <!-- needs: package --> is run only where the package is installed.
 NEEDS = re.compile(r"^<!-- needs: ([\w ]+) -->\n\Z", re.MULTILINE)
@@ -70,10 +73,15 @@ def run(page: Path, blocks: Iterable[Block], folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if any(not block.needs for block in python_blocks(page))],
+    [
+        page
+        for page in PAGES
+        if page not in TRANSLATED and any(not block.needs for block in python_blocks(page))
+    ],
     ids=page_id,
 )
 def test_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    """Those of translations are the same, which is tested below."""
     run(page, [block for block in python_blocks(page) if not block.needs], tmp_path)
 
 
@@ -83,7 +91,7 @@ def test_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
         pytest.param(page, block, id=f"{page_id(page)}:{block.line}-{'-'.join(block.needs)}")
         for page in PAGES
         for block in python_blocks(page)
-        if block.needs
+        if block.needs and page not in TRANSLATED
     ],
 )
 def test_an_example_that_needs_a_package_runs(page: Path, block: Block, tmp_path: Path) -> None:
@@ -132,12 +140,34 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
-def test_translation_has_the_same_code_and_links() -> None:
-    english, chinese = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
+@pytest.mark.parametrize("chinese", TRANSLATED, ids=page_id)
+def test_translation_has_the_same_code_and_links(chinese: Path) -> None:
+    english = TRANSLATED[chinese]
     code = [
         [block[0] for block in FENCE.finditer(page.read_text(encoding="utf-8"))]
         for page in (english, chinese)
     ]
     assert code[0] == code[1]
     links = [set(LINK.findall(page.read_text(encoding="utf-8"))) for page in (english, chinese)]
-    assert links[0] - {"README.zh-CN.md"} == links[1] - {"README.md"}
+    assert chinese.name in links[0] and english.name in links[1]
+    # A heading has another anchor in another language.
+    targets = [{link.split("#")[0] for link in found} for found in links]
+    assert targets[0] - {chinese.name} == targets[1] - {english.name}
+
+
+def quoted_errors() -> list[str]:
+    """The headings of the page of questions and errors that quote a message of ours."""
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    others = ("unexpected keyword argument", "does not allow for", "Failed to initialize NumPy")
+    quoted = re.findall(r"^### `(.*)`$", text, re.MULTILINE)
+    return [message for message in quoted if not message.startswith(others)]
+
+
+@pytest.mark.parametrize("message", quoted_errors())
+def test_errors_that_are_explained_exist(message: str) -> None:
+    """Somebody who pastes the message into the search of the site must find it."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    # Messages go over several lines and have values in them; a heading leaves the values out.
+    joined = re.sub(r'"\s*f?"', "", "\n".join(sources))
+    plain = re.sub(r"\{[^{}]*\}", "", joined)
+    assert message in re.sub(r" +", " ", plain)
