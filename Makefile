@@ -20,18 +20,20 @@ tools_stamp := $(VENV)/.stamp-tools
 # One name per way to build (see CONTRIBUTING.md): asking for another way builds again.
 package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
+docs_stamp := .venv-docs/.stamp
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/spec.py src/ingot/words.py -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint asan tsan big setup peers clean
+.PHONY: help demo test bench docs docs-site lint asan tsan big setup peers clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
 	@echo 'make test        lint, format, types, the test suite, the documentation examples'
 	@echo 'make bench       time the optimizers against other implementations (up to 15 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
+	@echo 'make docs-site   build the documentation site into out/site: search, English and Chinese, readable without a network'
 	@echo 'make lint        only lint, format and types'
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
@@ -63,6 +65,11 @@ bench:
 docs: $(package_stamp)
 	$(call headline,Documentation examples)
 	$(bin)/python -m pytest tests/test_docs.py -v
+
+# An environment of its own, without torch: the API reference is read from the sources, not imported.
+docs-site: $(docs_stamp)
+	$(call headline,Documentation site)
+	.venv-docs/bin/python docs_site/assemble.py --output out/site
 
 lint: $(package_stamp)
 	$(call headline,Lint: ruff check)
@@ -117,6 +124,12 @@ $(package_stamp): $(package_sources) $(tools_stamp)
 $(peers_stamp): requirements-bench.txt $(package_stamp)
 	$(call headline,Installing the optimizers to compare with)
 	@$(pip) --use-pep517 --no-deps -r requirements-bench.txt
+	@touch $@
+
+$(docs_stamp): requirements-docs.txt
+	$(call headline,Installing the pinned tools of requirements-docs.txt into .venv-docs)
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 -r requirements-docs.txt
 	@touch $@
 
 clean:
