@@ -21,12 +21,13 @@ tools_stamp := $(VENV)/.stamp-tools
 package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
 docs_stamp := .venv-docs/.stamp
+wheel_stamp := .venv-wheel/.stamp
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/spec.py src/ingot/words.py -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs docs-site lint asan tsan big setup peers clean
+.PHONY: help demo test bench docs docs-site lint asan tsan big setup peers wheel clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
@@ -38,6 +39,7 @@ help:
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
+	@echo 'make wheel       build a manylinux wheel into dist/ and try it where no compiler is; aarch64 too if its compiler is there'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
@@ -93,6 +95,17 @@ big: $(package_stamp)
 	$(call headline,A tensor of more than 2^31 elements)
 	$(bin)/python tests/native/large_tensor.py
 
+wheel: $(wheel_stamp)
+	$(call headline,Wheel for $(shell uname -m))
+	rm -f dist/ingot-*.whl
+	packaging/build_wheels.sh .venv-wheel $(shell uname -m)
+	$(call headline,Trying it in a clean environment without a compiler)
+	PYTHON=$(PYTHON) packaging/try_wheel.sh dist/ingot-*$(shell uname -m).whl $(TORCH)
+	$(call headline,Wheel for aarch64)
+	@if [ $(shell uname -m) = aarch64 ]; then :; \
+	elif command -v aarch64-linux-gnu-g++ > /dev/null; then packaging/build_wheels.sh .venv-wheel aarch64; \
+	else echo 'Left out: no cross-compiler (on Debian, apt install g++-aarch64-linux-gnu)'; fi
+
 setup: $(package_stamp)
 
 peers: $(peers_stamp)
@@ -130,6 +143,12 @@ $(docs_stamp): requirements-docs.txt
 	$(call headline,Installing the pinned tools of requirements-docs.txt into .venv-docs)
 	@$(PYTHON) -m venv .venv-docs
 	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 -r requirements-docs.txt
+	@touch $@
+
+$(wheel_stamp): requirements-wheel.txt
+	$(call headline,Installing the pinned tools of requirements-wheel.txt into .venv-wheel)
+	@$(PYTHON) -m venv .venv-wheel
+	@.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-wheel.txt
 	@touch $@
 
 clean:
