@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -153,6 +154,13 @@ def test_translation_has_the_same_code_and_links(chinese: Path) -> None:
     # A heading has another anchor in another language.
     targets = [{link.split("#")[0] for link in found} for found in links]
     assert targets[0] - {chinese.name} == targets[1] - {english.name}
+    # Figures are in tables. Text around them may be in another order, and some in words.
+    rows = [
+        re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for page in (english, chinese)
+    ]
+    figures = [Counter(re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", "\n".join(table))) for table in rows]
+    assert figures[0] == figures[1]
 
 
 def quoted_errors() -> list[str]:
