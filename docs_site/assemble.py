@@ -65,6 +65,24 @@ def read(path: Path) -> str:
     return SWITCH.sub("", path.read_text(encoding="utf-8"))
 
 
+def with_english_anchors(chinese: str, english: str) -> str:
+    """Give every heading of a translation the anchor of the original too: untranslated pages link to it."""
+    slugs = [
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings(english)
+    ]
+    own = headings(chinese)
+    if len(own) != len(slugs):
+        sys.exit(f"{own[0]}: {len(own)} headings, but {len(slugs)} in the original")
+    for title, slug in zip(own, slugs, strict=True):
+        chinese = chinese.replace(f"# {title}\n", f'# {title} <a id="{slug}"></a>\n', 1)
+    return chinese
+
+
+def headings(text: str) -> list[str]:
+    """The headings of a page, in order; comments in code look like them."""
+    return re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+
+
 def repository_pages() -> dict[str, Path]:
     """The English pages: where they lie in the site, and where in the repository."""
     found = {"index.md": ROOT / "README.md"}
@@ -81,8 +99,10 @@ def lay_out(folder: Path, chinese: bool) -> list[str]:
     pages = repository_pages()
     for name, source in pages.items():
         translation = source.with_suffix(".zh-CN.md")
-        text = read(translation if chinese and translation.exists() else source)
-        if chinese and not translation.exists():
+        text = read(source)
+        if chinese and translation.exists():
+            text = with_english_anchors(read(translation), text)
+        elif chinese:
             text = re.sub(r"\A(# .*\n)", rf"\1\n{NOT_TRANSLATED}\n", text)
         text = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", text)
         write(folder / name, text)

@@ -78,6 +78,17 @@ def test_translations_are_used_and_untranslated_pages_say_so(
     assert english.startswith("# Which optimizer?") and "[中文]" not in english
 
 
+def test_headings_of_translations_have_the_anchors_of_the_original(
+    site: ModuleType, tmp_path: Path
+) -> None:
+    """Untranslated pages link to them."""
+    site.lay_out(tmp_path, True)
+    text = (tmp_path / "docs/precision.md").read_text(encoding="utf-8")
+    assert '\n## 裁剪 <a id="clipping"></a>\n' in text
+    with pytest.raises(SystemExit, match="一: 1 headings, but 2 in the original"):
+        site.with_english_anchors("# 一\n", "# One\n\n## Two\n")
+
+
 def test_the_reference_has_every_optimizer(site: ModuleType) -> None:
     text = site.api_pages()["api/optimizers.md"]
     assert re.findall(r"^::: ingot\.optim\.(\w+)$", text, re.M) == sorted(optim.__all__)
