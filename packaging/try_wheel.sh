@@ -9,4 +9,5 @@ trap 'rm -rf "$outside"' EXIT
 "$outside/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$2" "$wheel"
 cp "$here/try_wheel.py" "$outside"
 cd "$outside"
+env --ignore-environment PATH="$outside/venv/bin" ingot info
 env --ignore-environment PATH="$outside/venv/bin" python try_wheel.py
