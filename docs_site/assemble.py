@@ -56,7 +56,10 @@ NAVIGATION = [
     ]),
 ]  # fmt: skip
 LINK = re.compile(r"\]\(([^)\s#]+)")
-SWITCH = re.compile(r"^\[(?:中文|English)\]\(\S+\)\n+", re.MULTILINE)
+# A line that is nothing but the switch between the languages of a page.
+SWITCH = re.compile(
+    r"^(?:English \| )?\[(?:English|中文|简体中文)\]\(\S+\)(?: \| 简体中文)?\n+", re.MULTILINE
+)
 NOT_TRANSLATED = "*本页目前只有英文。*"
 
 

@@ -89,6 +89,23 @@ def test_headings_of_translations_have_the_anchors_of_the_original(
         site.with_english_anchors("# 一\n", "# One\n\n## Two\n")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[中文](a.zh-CN.md)",
+        "[English](a.md)",
+        "English | [简体中文](a.zh-CN.md)",
+        "[English](a.md) | 简体中文",
+    ],
+)
+def test_the_switch_of_a_page_gives_way_to_that_of_the_site(
+    site: ModuleType, tmp_path: Path, line: str
+) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(f"# A\n\n{line}\n\nText with a [link](b.md).\n", encoding="utf-8")
+    assert site.read(page) == "# A\n\nText with a [link](b.md).\n"
+
+
 def test_the_reference_has_every_optimizer(site: ModuleType) -> None:
     text = site.api_pages()["api/optimizers.md"]
     assert re.findall(r"^::: ingot\.optim\.(\w+)$", text, re.M) == sorted(optim.__all__)
