@@ -33,7 +33,10 @@ def main() -> None:
     for name in ingot.list_optimizers():
         torch.testing.assert_close(trained(name, "native"), trained(name, "reference"))
     torch.testing.assert_close(trained("adamw", "native"), trained("adamw", None))
-    print(f"ingot {ingot.__version__}, Python {sys.version.split()[0]}, torch {torch.__version__}:", end=" ")
+    print(
+        f"ingot {ingot.__version__}, Python {sys.version.split()[0]}, torch {torch.__version__}:",
+        end=" ",
+    )
     print(f"{', '.join(ingot.list_optimizers())} on the native core agree with the reference")
 
 
