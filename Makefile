@@ -21,18 +21,21 @@ tools_stamp := $(VENV)/.stamp-tools
 package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
 ecosystem_stamp := $(VENV)/.stamp-ecosystem
+docs_stamp := .venv-docs/.stamp
+wheel_stamp := .venv-wheel/.stamp
 # The declared math is compiled too, so a change to it is a change of the native core.
 package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc src/ingot/optim src/ingot/declare -type f -not -name '*.pyc' 2>/dev/null)
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs lint asan tsan big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers clean
+.PHONY: help demo test bench docs docs-site lint asan tsan big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
 	@echo 'make test        lint, format, types, the test suite, the documentation examples'
 	@echo 'make bench       time the optimizers against other implementations (up to 15 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
+	@echo 'make docs-site   build the documentation site into out/site: search, English and Chinese, readable without a network'
 	@echo 'make lint        only lint, format and types'
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
@@ -41,6 +44,7 @@ help:
 	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
 	@echo 'make ecosystem   small programs with transformers, Accelerate, Lightning and PEFT, in an environment of their own'
 	@echo 'make ecosystem-npu  transformers and MMEngine on the simulated NPU, in an environment of their own'
+	@echo 'make wheel       build a manylinux wheel into dist/ and try it where no compiler is; aarch64 too if its compiler is there'
 	@echo 'make clean       remove everything the targets made, .venv included'
 
 demo: $(package_stamp)
@@ -68,6 +72,11 @@ bench:
 docs: $(package_stamp)
 	$(call headline,Documentation examples)
 	$(bin)/python -m pytest tests/test_docs.py -v
+
+# An environment of its own, without torch: the API reference is read from the sources, not imported.
+docs-site: $(docs_stamp)
+	$(call headline,Documentation site)
+	.venv-docs/bin/python docs_site/assemble.py --output out/site
 
 lint: $(package_stamp)
 	$(call headline,Lint: ruff check)
@@ -114,6 +123,17 @@ ecosystem-npu:
 
 ecosystem-packages: $(ecosystem_stamp)
 
+wheel: $(wheel_stamp)
+	$(call headline,Wheel for $(shell uname -m))
+	rm -f dist/ingot-*.whl
+	packaging/build_wheels.sh .venv-wheel $(shell uname -m)
+	$(call headline,Trying it in a clean environment without a compiler)
+	PYTHON=$(PYTHON) packaging/try_wheel.sh dist/ingot-*$(shell uname -m).whl $(TORCH)
+	$(call headline,Wheel for aarch64)
+	@if [ $(shell uname -m) = aarch64 ]; then :; \
+	elif command -v aarch64-linux-gnu-g++ > /dev/null; then packaging/build_wheels.sh .venv-wheel aarch64; \
+	else echo 'Left out: no cross-compiler (on Debian, apt install g++-aarch64-linux-gnu)'; fi
+
 setup: $(package_stamp)
 
 peers: $(peers_stamp)
@@ -150,6 +170,18 @@ $(peers_stamp): requirements-bench.txt $(package_stamp)
 $(ecosystem_stamp): requirements-ecosystem.txt $(package_stamp)
 	$(call headline,Installing the programs of requirements-ecosystem.txt)
 	@$(pip) --no-deps -r requirements-ecosystem.txt
+	@touch $@
+
+$(docs_stamp): requirements-docs.txt
+	$(call headline,Installing the pinned tools of requirements-docs.txt into .venv-docs)
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 -r requirements-docs.txt
+	@touch $@
+
+$(wheel_stamp): requirements-wheel.txt
+	$(call headline,Installing the pinned tools of requirements-wheel.txt into .venv-wheel)
+	@$(PYTHON) -m venv .venv-wheel
+	@.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-wheel.txt
 	@touch $@
 
 clean:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import inspect
 import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,7 +22,12 @@ from ingot import optim
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+TRANSLATED = {
+    page: page.with_suffix("").with_suffix(".md") for page in PAGES if ".zh-CN." in page.name
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A block after <!-- needs: package --> is run only where the package is installed.
+NEEDS = re.compile(r"^<!-- needs: ([\w ]+) -->\n\Z", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 MODULES = [
     module.name
@@ -31,28 +40,67 @@ def page_id(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def python_lines(page: Path) -> str:
-    """The python blocks of a page as one program, each line where it stands in the page."""
+class Block(NamedTuple):
+    """A python block of a page."""
+
+    line: int  # of its first line of code, counted from 0
+    code: str
+    needs: tuple[str, ...]  # packages beside torch and what the tests need
+
+
+def python_blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    lines = [""] * len(text.splitlines())
+    found = []
     for block in FENCE.finditer(text):
         if block[1] == "python":
-            first = text.count("\n", 0, block.start(2))
-            code = block[2].splitlines()
-            lines[first : first + len(code)] = code
-    return "\n".join(lines)
+            mark = NEEDS.search(text[: block.start()])
+            needs = tuple(mark[1].split()) if mark else ()
+            found.append(Block(text.count("\n", 0, block.start(2)), block[2], needs))
+    return found
+
+
+def run(page: Path, blocks: Iterable[Block], folder: Path) -> None:
+    """Run blocks as one program, each line where it stands in the page."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += [""] * (block.line - len(lines)) + block.code.splitlines()
+    program = folder / f"{page.stem}.py"
+    program.write_text("\n".join(lines) + "\n")
+    done = subprocess.run(
+        [sys.executable, program.name], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"(line numbers are those of {page_id(page)})\n{done.stderr}"
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if python_lines(page).strip()], ids=page_id
+    "page",
+    [
+        page
+        for page in PAGES
+        if page not in TRANSLATED and any(not block.needs for block in python_blocks(page))
+    ],
+    ids=page_id,
 )
 def test_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    program = tmp_path / f"{page.stem}.py"
-    program.write_text(python_lines(page) + "\n")
-    done = subprocess.run(
-        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"(line numbers are those of {page_id(page)})\n{done.stderr}"
+    """Those of translations are the same, which is tested below."""
+    run(page, [block for block in python_blocks(page) if not block.needs], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [
+        pytest.param(page, block, id=f"{page_id(page)}:{block.line}-{'-'.join(block.needs)}")
+        for page in PAGES
+        for block in python_blocks(page)
+        if block.needs and page not in TRANSLATED
+    ],
+)
+def test_an_example_that_needs_a_package_runs(page: Path, block: Block, tmp_path: Path) -> None:
+    """By itself: it uses nothing of other blocks."""
+    missing = [name for name in block.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{page_id(page)}, line {block.line}: needs {', '.join(missing)}")
+    run(page, [block], tmp_path)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -97,13 +145,41 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["README", "docs/npusim"])
-def test_translation_has_the_same_code_and_links(name: str) -> None:
-    english, chinese = ROOT / f"{name}.md", ROOT / f"{name}.zh-CN.md"
+@pytest.mark.parametrize("chinese", TRANSLATED, ids=page_id)
+def test_translation_has_the_same_code_and_links(chinese: Path) -> None:
+    english = TRANSLATED[chinese]
     code = [
         [block[0] for block in FENCE.finditer(page.read_text(encoding="utf-8"))]
         for page in (english, chinese)
     ]
     assert code[0] == code[1]
     links = [set(LINK.findall(page.read_text(encoding="utf-8"))) for page in (english, chinese)]
-    assert links[0] - {chinese.name} == links[1] - {english.name}
+    assert chinese.name in links[0] and english.name in links[1]
+    # A heading has another anchor in another language.
+    targets = [{link.split("#")[0] for link in found} for found in links]
+    assert targets[0] - {chinese.name} == targets[1] - {english.name}
+    # Measured figures are in tables; small whole numbers may stand as words in one of the languages.
+    rows = [
+        re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for page in (english, chinese)
+    ]
+    figures = [Counter(re.findall(r"\d+\.\d+|\d{3,}", "\n".join(table))) for table in rows]
+    assert figures[0] == figures[1]
+
+
+def quoted_errors() -> list[str]:
+    """The headings of the page of questions and errors that quote a message of ours."""
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    others = ("unexpected keyword argument", "does not allow for", "Failed to initialize NumPy")
+    quoted = re.findall(r"^### `(.*)`$", text, re.MULTILINE)
+    return [message for message in quoted if not message.startswith(others)]
+
+
+@pytest.mark.parametrize("message", quoted_errors())
+def test_errors_that_are_explained_exist(message: str) -> None:
+    """Somebody who pastes the message into the search of the site must find it."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    # Messages go over several lines and have values in them; a heading leaves the values out.
+    joined = re.sub(r'"\s*f?"', "", "\n".join(sources))
+    plain = re.sub(r"\{[^{}]*\}", "", joined)
+    assert message in re.sub(r" +", " ", plain)

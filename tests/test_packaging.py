@@ -101,6 +101,11 @@ def test_metadata(metadata: Message) -> None:
     assert metadata["Requires-Python"] == ">=3.10"
     needs = metadata.get_all("Requires-Dist") or []
     assert [need for need in needs if "extra ==" not in need] == ["torch>=2.10"]
+    assert metadata["Author"] == "The Ingot developers"
+    classifiers = metadata.get_all("Classifier") or []
+    versions = [c.rpartition(" ")[2] for c in classifiers if re.search(r":: 3\.\d+$", c)]
+    assert versions[0] == metadata["Requires-Python"].removeprefix(">=")
+    assert versions == sorted(versions, key=lambda v: int(v.split(".")[1]))
 
 
 def test_every_entry_point_leads_somewhere(pure_wheel: Path) -> None:
@@ -134,6 +139,12 @@ def test_the_development_tools_are_pinned(metadata: Message) -> None:
         if re.search(r"extra == .(demo|test|dev).", need)
     }
     assert wanted - {"ingot"} <= pinned
+
+
+@pytest.mark.parametrize("name", ["requirements-docs.txt", "requirements-wheel.txt"])
+def test_the_tools_of_other_environments_are_pinned(name: str) -> None:
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[\w.-]+==[\w.]+", line), line
 
 
 def test_every_module_can_be_imported_first() -> None:

@@ -1,0 +1,111 @@
+"""The documentation site as it is laid out for mkdocs: every page is in it, no link leads out of it.
+
+`make docs-site` builds it from that, and fails for whatever mkdocs finds wrong.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ingot import optim
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"\]\(([^)\s#]+)")
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("assemble", ROOT / "docs_site" / "assemble.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def listed(navigation: list[dict[str, list[str | dict[str, str]]]]) -> list[str]:
+    """The pages of a navigation, in order."""
+    entries = [entry for section in navigation for pages in section.values() for entry in pages]
+    return [
+        page
+        for entry in entries
+        for page in ([entry] if isinstance(entry, str) else entry.values())
+    ]
+
+
+@pytest.mark.parametrize("chinese", [False, True], ids=["english", "chinese"])
+def test_every_page_is_in_the_navigation_once(
+    site: ModuleType, tmp_path: Path, chinese: bool
+) -> None:
+    pages = site.lay_out(tmp_path, chinese)
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")} == set(pages)
+    found = listed(site.navigation(pages, chinese))
+    assert sorted(found) == sorted(pages) and len(set(found)) == len(found)
+    assert "docs/precision.md" in found and not any("zh-CN" in page for page in found)
+
+
+def test_pages_that_do_not_exist_are_left_out_and_unknown_ones_are_added(site: ModuleType) -> None:
+    navigation = site.navigation(["index.md", "docs/brand_new.md"], False)
+    assert navigation == [{"Use": [{"Start": "index.md"}]}, {"More": ["docs/brand_new.md"]}]
+
+
+@pytest.mark.parametrize("chinese", [False, True], ids=["english", "chinese"])
+def test_links_lead_to_what_is_laid_out(site: ModuleType, tmp_path: Path, chinese: bool) -> None:
+    checked = 0
+    for name in site.lay_out(tmp_path, chinese):
+        page = tmp_path / name
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for target in LINK.findall(text):
+            if "://" not in target:
+                assert (page.parent / target).is_file(), f"{name}: {target}"
+                checked += 1
+    assert checked > 30
+
+
+def test_translations_are_used_and_untranslated_pages_say_so(
+    site: ModuleType, tmp_path: Path
+) -> None:
+    site.lay_out(tmp_path, True)
+    assert (tmp_path / "docs/choosing_an_optimizer.md").read_text().startswith("# 选择优化器")
+    assert site.NOT_TRANSLATED in (tmp_path / "docs/numerics.md").read_text()
+    assert site.NOT_TRANSLATED not in (tmp_path / "index.md").read_text()
+    site.lay_out(tmp_path, False)
+    english = (tmp_path / "docs/choosing_an_optimizer.md").read_text()
+    assert english.startswith("# Which optimizer?") and "[中文]" not in english
+
+
+def test_headings_of_translations_have_the_anchors_of_the_original(
+    site: ModuleType, tmp_path: Path
+) -> None:
+    """Untranslated pages link to them."""
+    site.lay_out(tmp_path, True)
+    text = (tmp_path / "docs/precision.md").read_text(encoding="utf-8")
+    assert '\n## 裁剪 <a id="clipping"></a>\n' in text
+    with pytest.raises(SystemExit, match="一: 1 headings, but 2 in the original"):
+        site.with_english_anchors("# 一\n", "# One\n\n## Two\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[中文](a.zh-CN.md)",
+        "[English](a.md)",
+        "English | [简体中文](a.zh-CN.md)",
+        "[English](a.md) | 简体中文",
+    ],
+)
+def test_the_switch_of_a_page_gives_way_to_that_of_the_site(
+    site: ModuleType, tmp_path: Path, line: str
+) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(f"# A\n\n{line}\n\nText with a [link](b.md).\n", encoding="utf-8")
+    assert site.read(page) == "# A\n\nText with a [link](b.md).\n"
+
+
+def test_the_reference_has_every_optimizer(site: ModuleType) -> None:
+    text = site.api_pages()["api/optimizers.md"]
+    assert re.findall(r"^::: ingot\.optim\.(\w+)$", text, re.M) == sorted(optim.__all__)
