@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import Parameter
 
 from cases import CASES, Case, each_backend, each_case
@@ -247,3 +248,18 @@ def test_the_default_device_is_not_used(case: Case, backend: str) -> None:
     assert_same(tensors_of(optimizers[0]), tensors_of(optimizers[1]))
     optimizers[0].load_state_dict(saved)
     assert_same(tensors_of(optimizers[0]), tensors_of(optimizers[1]))
+
+
+@each_case
+def test_steps_on_fake_tensors(case: Case) -> None:
+    """As torch.optim makes them: nothing is computed, shapes and step counts go on."""
+    with FakeTensorMode():
+        params = [Parameter(torch.empty(shape)) for shape in ((4, 3), (5,))]
+        optimizer = with_state(case, params, lr=0.1)
+        for _ in range(3):
+            for param in params:
+                param.grad = torch.empty_like(param)
+            optimizer.step()
+    for param in params:
+        states = [v for v in optimizer.state[param].values() if isinstance(v, torch.Tensor)]
+        assert states and all(state.shape == param.shape for state in states)

@@ -36,7 +36,9 @@ class Rows:
         shapes, device = bucket.shapes[start:stop], bucket.params[0].device
         self.counts = bucket.row_counts[start:stop]
         counts = torch.tensor(self.counts, device="cpu")
-        index = torch.arange(len(counts), device="cpu").repeat_interleave(counts)
+        index = torch.arange(len(counts), device="cpu").repeat_interleave(
+            counts, output_size=sum(self.counts)
+        )
         self.tensor_of_row = index.to(device)
         per_element = 2 if bucket.inner_dims else 1
         roots = [root_lengths(shape, per_element, self.variant.spec.rows) for shape in shapes]
