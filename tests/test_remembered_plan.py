@@ -7,6 +7,17 @@ import torch
 
 from ingot.optim import NpuFusedAdamP, NpuFusedAdamW, NpuFusedLamb, NpuFusedSGD
 
+
+def unnoticed(*names):
+    """Marks a change that leads to the same numbers as none: with these optimizers, with all if none is named."""
+
+    def mark(change):
+        change.unnoticed = names or tuple(BUILDS)
+        return change
+
+    return mark
+
+
 BUILDS = {
     "adamw": lambda params, **kw: NpuFusedAdamW(params, lr=0.1, **kw),
     "sgd": lambda params, **kw: NpuFusedSGD(params, lr=0.1, momentum=0.9, dampening=0.5, **kw),
@@ -57,12 +68,14 @@ def replace_all_by_float64(optimizer, params):
         param.grad = torch.ones_like(param)
 
 
+@unnoticed()
 def transpose_data(optimizer, params):
     grad = params[0].grad
     params[0].data = params[0].data.t().contiguous().t()
     params[0].grad = grad
 
 
+@unnoticed()
 def slice_data(optimizer, params):
     wide = torch.zeros(4, 6)
     wide[:, ::2] = params[0].data
@@ -106,6 +119,7 @@ def reset_state(optimizer, params):
     optimizer.state.clear()
 
 
+@unnoticed("sgd", "lamb")  # LAMB's update without bias correction does not depend on its step count
 def change_one_step(optimizer, params):
     if "step" in optimizer.state[params[0]]:
         optimizer.state[params[0]]["step"] += 5
@@ -119,6 +133,7 @@ def reload_state(optimizer, params):
     optimizer.load_state_dict(saved)
 
 
+@unnoticed()
 def swap_params(optimizer, params):
     group = optimizer.param_groups[0]["params"]
     group[0], group[3] = group[3], group[0]
@@ -156,6 +171,7 @@ def turn_around(optimizer, params):
     optimizer.param_groups[0]["maximize"] = True
 
 
+@unnoticed("lamb")  # LAMB has no such option
 def switch_on(optimizer, params):
     for flag in ("amsgrad", "nesterov"):
         if flag in optimizer.param_groups[0]:
@@ -223,25 +239,15 @@ def test_change_between_steps_is_seen(name, change, backend):
             torch.testing.assert_close(optimizer.state[param][key], value, rtol=1e-5, atol=1e-6)
 
 
-def test_the_changes_change_something():
-    """Each change leads to other numbers than no change, so the test above can fail."""
-    for name, build in BUILDS.items():
-        expected, _ = run(build, lambda optimizer, params: None, "reference")
-        for change in CHANGES:
-            harmless = change is transpose_data or change is slice_data
-            uncounted = change is change_one_step and name == "sgd"
-            # LAMB's update without bias correction is scale-free in its step count.
-            if harmless or uncounted or (change is change_one_step and name == "lamb"):
-                continue
-            if change is switch_on and name == "lamb":
-                continue
-            params, _ = run(build, change, "reference")
-            if change is swap_params:
-                continue
-            same = all(
-                torch.equal(p.double(), e.double()) for p, e in zip(params, expected, strict=False)
-            )
-            assert not same or len(params) != len(expected), (name, change.__name__)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_change_changes_something(name, change):
+    """It leads to other numbers than no change, so the test above can fail."""
+    expected, _ = run(BUILDS[name], lambda optimizer, params: None, "reference")
+    params, _ = run(BUILDS[name], change, "reference")
+    pairs = zip(params, expected, strict=False)
+    same = all(torch.equal(one.double(), other.double()) for one, other in pairs)
+    assert not same or len(params) != len(expected) or name in getattr(change, "unnoticed", ())
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
