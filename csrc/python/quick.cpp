@@ -82,7 +82,7 @@ double clip(const Plan& plan, std::vector<Ready>& ready) {
     double& scale = ready[b].scalars.grad_scale;
     for (const Clipping& clip : ready[b].clips) {
       const double norm = std::sqrt(clip.over_all ? all : squares[plan.buckets[b]->scope]) * std::fabs(scale);
-      const double coefficient = 1.0 / (norm + clip.slack) * clip.max_norm;  // as torch divides a number by a tensor
+      const double coefficient = clip.max_norm / (norm + clip.slack);
       scale *= coefficient > 1.0 ? 1.0 : coefficient;  // NaN stays NaN
     }
   }

@@ -61,8 +61,8 @@ class Backend:
         """Second pass, with one (keep, rate) per row, or one for all rows."""
         raise NotImplementedError
 
-    def grad_squares(self, bucket: Bucket) -> Tensor:
-        """The sum of the squares of a bucket's gradients, as a 0-dim tensor; after ``prepare``."""
+    def grad_squares(self, bucket: Bucket) -> Tensor | float:
+        """The sum of the squares of a bucket's gradients; a 0-dim tensor where a number would be waited for."""
         return self.squares(bucket.grads)
 
     def squares(self, tensors: Sequence[Tensor]) -> Tensor:

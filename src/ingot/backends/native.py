@@ -149,11 +149,11 @@ class Native(Backend):
         core.second(bucket.prepared, bucket.scalars, float(bucket.grad_scale), keeps, rates)
         _written(bucket)
 
-    def grad_squares(self, bucket: Bucket) -> Tensor:
+    def grad_squares(self, bucket: Bucket) -> float:
         """The sum of the squares of the gradients, in double precision; after ``prepare``."""
         if bucket.grads[0].dtype is torch.float64 and bucket.params[0].dtype is not torch.float64:
-            return on_cpu(core.squares(bucket.grads))  # the table would read them as float32
-        return on_cpu(core.grad_squares(bucket.prepared))
+            return core.squares(bucket.grads)  # the table would read them as float32
+        return core.grad_squares(bucket.prepared)
 
     def squares(self, tensors: Sequence[Tensor]) -> Tensor:
         """The sum of squares in double precision."""

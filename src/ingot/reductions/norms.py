@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,41 +54,55 @@ def clip_in_step(
     """
     squares = bucket_sums(everything, buckets)
     scale = magnitude(buckets[0].grad_scale) if buckets else 1.0
-    whole = added(list(squares.values())).sqrt()
+    whole = root(added(list(squares.values())))
     for bucket in buckets:
         group, dtype = bucket.members.group, bucket.members.dtype
         for clip in wanted[group]:
-            root = whole if clip.scope == "all" else squares[group, dtype].sqrt()
-            norm = root * magnitude(bucket.grad_scale)
-            coefficient = torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
-            bucket.grad_scale = bucket.grad_scale * coefficient.to(bucket.params[0].device)
+            norm = whole if clip.scope == "all" else root(squares[group, dtype])
+            factor = coefficient(clip, norm * magnitude(bucket.grad_scale))
+            if isinstance(factor, Tensor):
+                factor = factor.to(bucket.params[0].device)
+            bucket.grad_scale = bucket.grad_scale * factor
     return reported(whole * scale, [bucket.grads[0] for bucket in buckets])
 
 
-def bucket_sums(everything: Whole, buckets: Sequence[Bucket]) -> dict[Scope, Tensor]:
+def root(squares: Tensor | float) -> Tensor | float:
+    """The norm of some squares."""
+    return squares.sqrt() if isinstance(squares, Tensor) else math.sqrt(squares)
+
+
+def coefficient(clip: Clip, norm: Tensor | float) -> Tensor | float:
+    """What gradients of a norm are multiplied with; a norm of NaN makes it NaN."""
+    if isinstance(norm, Tensor):
+        return torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
+    value = clip.max_norm / (norm + clip.slack) if norm + clip.slack else math.inf
+    return 1.0 if value > 1.0 else value
+
+
+def bucket_sums(everything: Whole, buckets: Sequence[Bucket]) -> dict[Scope, Tensor | float]:
     """Sums of squares of the gradients of a step, per group and dtype, complete across processes."""
     if everything.norm_group is not None or everything.roster.sharded:
         members = [(b.members.ordinals, b.grads) for b in buckets]
         pairs = [pair for each in members for pair in zip(*each, strict=True)]
-        return everything.sums(dict(pairs), backends.squares)
-    sums: dict[Scope, list[Tensor]] = {}
+        return {**everything.sums(dict(pairs), backends.squares)}
+    sums: dict[Scope, list[Tensor | float]] = {}
     for bucket in buckets:
         value = bucket.backend.grad_squares(bucket)
-        home = next(iter(sums.values()), [value])[0]
-        sums.setdefault((bucket.members.group, bucket.members.dtype), []).append(value.to(home))
+        sums.setdefault((bucket.members.group, bucket.members.dtype), []).append(value)
     return {scope: added(values) for scope, values in sums.items()}
 
 
-def added(values: Sequence[Tensor]) -> Tensor:
-    """The sum of some 0-dim tensors; a single one, the usual case, costs no operator.
+def added(values: Sequence[Tensor | float]) -> Tensor | float:
+    """The sum of some numbers; a single one, the usual case, costs no operator.
 
-    On the CPU from left to right, as the core adds them on the quick path.
+    Plain numbers are added from left to right, as the core does on the quick path.
     """
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if not tensors:
+        return sum(value for value in values if not isinstance(value, Tensor))
     if len(values) == 1:
-        return values[0]
-    if values and all(value.device.type == "cpu" for value in values):
-        return torch.tensor(sum(map(float, values)), dtype=values[0].dtype, device="cpu")
-    return torch.stack(list(values)).sum() if values else torch.zeros((), device="cpu")
+        return tensors[0]
+    return torch.stack([torch.as_tensor(value).to(tensors[0]) for value in values]).sum()
 
 
 def magnitude(scale: float | Tensor) -> float | Tensor:
@@ -136,7 +151,7 @@ def total_norm(
     """The norm of all gradients as one vector, over all shards."""
     if norm_type == 2:
         grads = {ordinal: operand(grad) for ordinal, grad in grads.items()}
-        total = added([*everything.sums(grads, backends.squares, failed).values()]).sqrt()
+        total = root(added([*everything.sums(grads, backends.squares, failed).values()]))
     else:
         # The magnitude of a complex number is not that of its parts.
         local = {ordinal: dtensor.local(grad) for ordinal, grad in grads.items()}
@@ -147,7 +162,7 @@ def total_norm(
 
 def other_norm(
     everything: Whole, grads: Mapping[int, Tensor], norm_type: float, failed: bool
-) -> Tensor:
+) -> Tensor | float:
     """Norms other than the 2-norm, tensor by tensor; none of them is on a hot path but the maximum."""
     if norm_type == torch.inf:
         here = backends.largest(list(grads.values()))
@@ -163,9 +178,11 @@ def other_norm(
     return added([*everything.sums(grads, power, failed).values()]) ** (1 / norm_type)
 
 
-def reported(norm: Tensor, grads: Iterable[Tensor]) -> Tensor:
+def reported(norm: Tensor | float, grads: Iterable[Tensor]) -> Tensor:
     """A norm as users get it."""
-    return norm.to(norm_dtype(grads))
+    if isinstance(norm, Tensor):
+        return norm.to(norm_dtype(grads))
+    return torch.tensor(norm, dtype=norm_dtype(grads), device="cpu")
 
 
 def norm_dtype(grads: Iterable[Tensor]) -> torch.dtype:
