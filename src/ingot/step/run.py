@@ -77,7 +77,7 @@ def tell_failure(spec: Spec, groups: Groups, everything: Whole) -> None:
 
 
 def unscale(buckets: Sequence[Bucket], scale: Tensor | float | None) -> None:
-    """Divide ``bucket.grad_scale`` by the scale of a GradScaler; it stays on its device, so that the host need not wait."""
+    """Divide ``bucket.grad_scale`` by the scale of a GradScaler, without making the host wait for the device."""
     if scale is None:
         return
     if not isinstance(scale, Tensor) or scale.device.type == "cpu":
