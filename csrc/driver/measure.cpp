@@ -1,4 +1,5 @@
-// Norms and scaling of lists of tensors; sums in an order that depends only on the tensors' sizes.
+// Norms and scaling of lists of tensors. Sums are added up in an order that depends on the tensors' sizes and on the memory order
+// of their leaders (see table.cpp) alone.
 #include "measure.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ void for_spans(const Table& table, const Task& task, Visit visit) {
   }
 }
 
-// One number per task, combined in the order of the tasks; the tasks depend on the sizes alone.
+// One number per task, combined in the order of the tasks. How work is cut into tasks depends on the sizes of the tensors alone.
 template <class OfTask, class Combine>
 double reduce(const Table& table, OfTask of_task, Combine combine) {
   std::vector<double> partials(table.tasks.size());

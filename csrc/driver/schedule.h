@@ -1,4 +1,4 @@
-// Work shared among torch's threads. Which thread does what is left to chance; results never depend on it.
+// Work shared among torch's threads. Any thread may take any task; results never depend on which.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ using ParallelFor = int (*)(int64_t begin, int64_t end, int64_t grain, void (*bo
 inline ParallelFor parallel_for = nullptr;  // given by setup()
 
 constexpr int64_t kWorthThreads = 32768;  // elements; below, waking a thread takes longer than the work
-constexpr int64_t kGroup = 1 << 14;       // small tensors are grouped until they hold this many elements
+constexpr int64_t kSmallTask = 1 << 14;   // a task takes small tensors until they hold this many elements
 constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task; 64 K to 256 K measure alike
 constexpr int64_t kMostTasks = 4096;      // stretches grow beyond that, to keep the list small for any model
 
-// Runs `body` on this thread and on those of the pool that come, for work of so many elements in so many tasks. What it throws
-// is thrown again here, after all threads have ended.
+// Runs `body` on this thread and on as many threads of the pool as torch gives. `tasks` and `elements` say how much work there is,
+// to decide whether the pool is asked at all. An exception of `body` is thrown again here, after all threads have ended.
 template <class Body>
 void on_threads(int64_t tasks, int64_t elements, const Body& body) {
   struct Context {
@@ -41,7 +41,8 @@ void on_threads(int64_t tasks, int64_t elements, const Body& body) {
     }
   };
   if (tasks > 1 && elements >= kWorthThreads && parallel_for != nullptr) parallel_for(0, tasks, 1, run, &context);
-  run(0, 0, &context);  // all of it, or nothing is left
+  // Without the pool, this does all the work; after the pool no task is left, and it ends at once.
+  run(0, 0, &context);
   if (context.error) std::rethrow_exception(context.error);
 }
 
@@ -84,25 +85,25 @@ class TwiceTaken {
   std::vector<std::atomic<const void*>> takers_;
 };
 
-// Adds a small tensor to the last group, or starts another. `grouped` counts the elements of the last group.
-inline void add_small(std::vector<Task>& tasks, int64_t tensor, int64_t count, int64_t& grouped) {
-  if (tasks.empty() || grouped >= kGroup || tasks.back().end > 0 || tasks.back().last != tensor) {
+// Adds a small tensor to the last task, or starts another. `filled` counts the elements of the last task.
+inline void add_small(std::vector<Task>& tasks, int64_t tensor, int64_t count, int64_t& filled) {
+  if (tasks.empty() || filled >= kSmallTask || tasks.back().end > 0 || tasks.back().last != tensor) {
     tasks.push_back({tensor, tensor, 0, 0});
-    grouped = 0;
+    filled = 0;
   }
   tasks.back().last = tensor + 1;
-  grouped += count;
+  filled += count;
 }
 
 // Every element of every tensor, in stretches that any thread may take.
 inline void cut_stretches(Table& table) {
   const int64_t stretch = std::max(kStretch, (table.elements / kMostTasks + kTile - 1) / kTile * kTile);
   std::vector<Task>& tasks = table.tasks;
-  int64_t grouped = 0;
+  int64_t filled = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(table.tensors.size()); ++i) {
     const int64_t count = table.tensors[i].count();
     if (count <= stretch) {
-      add_small(tasks, i, count, grouped);
+      add_small(tasks, i, count, filled);
       continue;
     }
     for (int64_t begin = 0; begin < count; begin += stretch) {

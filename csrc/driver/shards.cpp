@@ -52,10 +52,10 @@ void TwoPass::first(double* out, int64_t total_rows) const {
       std::copy_n(partial.sums, kSums, pieces[number].sums);
       return;
     }
-    for_groups(unit, [&](const Part& group) {
+    for_batches(unit, [&](const Part& batch) {
       RowSums sums;
-      advance_and_sum(stage, group, sums, nullptr);
-      for (int64_t row = 0; row < group.rows; ++row) write(&sums.of[0][row], kTileRows, first_row + group.row + row);
+      advance_and_sum(stage, batch, sums, nullptr);
+      for (int64_t row = 0; row < batch.rows; ++row) write(&sums.of[0][row], kTileRows, first_row + batch.row + row);
     });
   });
   for (const Piece& piece : pieces) {
@@ -65,8 +65,8 @@ void TwoPass::first(double* out, int64_t total_rows) const {
 
 void TwoPass::second(const double* keep, const double* rate) const {
   for_all_units([&](Stage& stage, int64_t, const Part& unit, int64_t first_row) {
-    for_groups(unit, [&](const Part& group) {
-      apply(stage, group, keep + first_row + group.row, rate + first_row + group.row, nullptr);
+    for_batches(unit, [&](const Part& batch) {
+      apply(stage, batch, keep + first_row + batch.row, rate + first_row + batch.row, nullptr);
     });
   });
 }

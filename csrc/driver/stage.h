@@ -43,7 +43,7 @@ class Stage {
 
  private:
   struct alignas(64) Slot {
-    char bytes[kTile * 8 + 256];  // 256 more: slots at the same offset in a page would hinder each other's loads
+    char bytes[kTile * 8 + 256];  // 256 more, so that slots do not all begin at the same offset in a page (4K aliasing)
   };
 
   void* bring_in(const Span& span, int operand);

@@ -27,7 +27,8 @@ struct Partial {
   double score;
 };
 
-// A tensor of more than one unit: the number of its first unit in its wave, and where its rows' sums are kept (-1: not).
+// A tensor of more than one unit: the number of its first unit in its wave, and where in Workspace::kept the sums of its rows
+// begin (-1: they are not kept, and the second pass adds them up again).
 struct Large {
   int64_t tensor;
   int64_t first_unit;
@@ -35,7 +36,7 @@ struct Large {
   Totals totals;
 };
 
-// Tensors that go through both passes together: what is kept between the passes is bounded that way.
+// Tensors that go through both passes together. A step works in waves so that the memory needed between the passes is bounded.
 struct Wave {
   std::vector<Task> small;
   std::vector<Large> large;
@@ -77,23 +78,23 @@ class TwoPass {
   int64_t units_of(int64_t tensor) const;
   Part unit_of(int64_t tensor, int64_t number) const;
 
-  // A group is the rows of one kernel call: as many as fit a tile, at least one. It does not depend on layout or type,
-  // because it decides the order of additions.
+  // A batch is the rows of one kernel call: as many as fit a tile, at least one. Its size must not depend on the layout or type
+  // of the tensor, because it decides in which order numbers are added.
   template <class Visit>
-  void for_groups(const Part& unit, Visit visit) const {
+  void for_batches(const Part& unit, Visit visit) const {
     const int64_t most = std::clamp<int64_t>(kTile / unit.columns, 1, kTileRows);
     for (int64_t row = 0; row < unit.rows; row += most) {
       visit(Part{unit.tensor, unit.row + row, std::min(most, unit.rows - row), unit.column, unit.columns});
     }
   }
-  Span span_of(const Part& group) const;
+  Span span_of(const Part& batch) const;
   template <class Visit>
-  void for_tiles(const Part& group, Visit visit) const;
+  void for_tiles(const Part& batch, Visit visit) const;
 
-  Block in_place(const Part& group, float* updates) const;
-  void advance_and_sum(Stage& stage, const Part& group, RowSums& sums, float* updates) const;
-  void sum_again(Stage& stage, const Part& group, RowSums& sums) const;
-  void apply(Stage& stage, const Part& group, const double* keep, const double* rate, float* updates) const;
+  Block in_place(const Part& batch, float* updates) const;
+  void advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const;
+  void sum_again(Stage& stage, const Part& batch, RowSums& sums) const;
+  void apply(Stage& stage, const Part& batch, const double* keep, const double* rate, float* updates) const;
 
   // `kept` is memory for the sums of all rows of the tensor, `updates` for all its updates; either may be null.
   Partial sum_unit(Stage& stage, const Part& unit, double* kept, float* updates) const;
@@ -102,7 +103,8 @@ class TwoPass {
   void finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept,
                    float* updates) const;
   int64_t kept_size(int64_t tensor) const;
-  void exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const;
+  template <class Visit>
+  void for_kept_sums(const Part& batch, double* kept, Visit visit) const;
 
   void run_small(Stage& stage, int64_t tensor) const;
   void run_wave(Wave& wave, Workspace& workspace) const;

@@ -24,7 +24,8 @@ bool is_row_major(const DLTensor& tensor) {
   return true;
 }
 
-// The operand whose shape and memory order the others follow. A table of gradients alone has no parameters.
+// The operand in whose memory order all operands are gone through: the parameter, or its master copy. Sums are added up in that
+// order, so nothing but its shape and strides may decide it. A table of gradients alone has no parameters.
 const DLTensor& leader(const DLTensor* const* operands) {
   return operands[kParam] != nullptr ? *operands[kParam] : *operands[kGrad];
 }
@@ -91,8 +92,8 @@ std::string TableBuilder::add(const DLTensor* const* operands) {
     if (!std::equal(first, first + kOperands, tensor.dtype)) return "its types are not those of the first tensor";
   }
   const int64_t count = element_count(param);
-  tensor.apart = param.ndim - inner_dims_ > 1;
-  tensor.rows = rows_ && tensor.apart ? param.shape[0] : 1;
+  tensor.has_rows = param.ndim - inner_dims_ > 1;
+  tensor.rows = rows_ && tensor.has_rows ? param.shape[0] : 1;
   tensor.length = tensor.rows > 0 ? count / tensor.rows : 0;
   tensor.wide = tensor.dtype[operands[kParam] != nullptr ? kParam : kGrad] == DType::float64;
   if (!row_major && count > 0) {

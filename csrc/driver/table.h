@@ -20,10 +20,10 @@ struct Tensor {
   void* data[kOperands];
   DType dtype[kOperands];
   bool wide;      // the math runs in double
-  bool apart;     // two or more dimensions: what AdamP calls channels exist
+  bool has_rows;  // two or more dimensions (a complex number counts as one element): dimension 0 numbers rows
   bool direct;    // all operands are consecutive and of the type of the math: kernels run on them in place
   int32_t views;  // index into Table::views, -1: all operands are consecutive
-  int64_t rows;   // rows * length is the number of elements
+  int64_t rows;   // 1 where the optimizer does not look at rows; rows * length is the number of elements
   int64_t length;
 
   int64_t count() const { return rows * length; }
@@ -78,7 +78,7 @@ class TableBuilder {
   std::string lay_out(Tensor& tensor, const DLTensor* const* operands);
 
   Table& table_;
-  bool one_type_;  // all tensors must have the types of the first: what a remembered plan relies on
+  bool one_type_;  // refuse tensors whose types are not those of the first; a bucket has the same types throughout
   bool rows_;
   int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
 };

@@ -18,7 +18,7 @@ int64_t pieces_of_row(const Tensor& tensor) { return is_long(tensor) ? divide_up
 
 // Tensors with fewer than two dimensions have no rows to project: infinite, as ingot.declare.spec.Sums says.
 double root(const Tensor& tensor, int64_t count) {
-  return tensor.apart ? std::sqrt(static_cast<double>(count)) : std::numeric_limits<double>::infinity();
+  return tensor.has_rows ? std::sqrt(static_cast<double>(count)) : std::numeric_limits<double>::infinity();
 }
 
 void clear(RowSums& sums, int64_t rows) {
@@ -43,17 +43,18 @@ TwoPass::Part TwoPass::unit_of(int64_t index, int64_t number) const {
   return {index, row, std::min(rows, t.rows - row), 0, t.length};
 }
 
-Span TwoPass::span_of(const Part& group) const {
-  const int64_t length = tensor(group.tensor).length;
-  return {group.tensor, group.row * length + group.column, group.rows * group.columns};
+Span TwoPass::span_of(const Part& batch) const {
+  const int64_t length = tensor(batch.tensor).length;
+  return {batch.tensor, batch.row * length + batch.column, batch.rows * batch.columns};
 }
 
-// The stretches of a group that a stage can hold: all of it, or tiles of a row that is longer than one.
+// Calls `visit` for the whole batch if the kernels run in place or it fits a stage; otherwise the batch is one long row, which is
+// visited tile by tile.
 template <class Visit>
-void TwoPass::for_tiles(const Part& group, Visit visit) const {
-  const auto [index, begin, count] = span_of(group);
+void TwoPass::for_tiles(const Part& batch, Visit visit) const {
+  const auto [index, begin, count] = span_of(batch);
   if (tensor(index).direct || count <= kTile) {
-    visit(span_of(group), group.rows, group.columns);
+    visit(span_of(batch), batch.rows, batch.columns);
     return;
   }
   for (int64_t i = 0; i < count; i += kTile) {
@@ -62,26 +63,26 @@ void TwoPass::for_tiles(const Part& group, Visit visit) const {
   }
 }
 
-// The operands of a group where they lie, and the place of its updates if they are kept.
-Block TwoPass::in_place(const Part& group, float* updates) const {
-  const int64_t begin = span_of(group).begin;
-  Block block = stored_block(tensor(group.tensor), begin);
+// The operands of a batch in their own memory, and the place of its updates if they are kept.
+Block TwoPass::in_place(const Part& batch, float* updates) const {
+  const int64_t begin = span_of(batch).begin;
+  Block block = stored_block(tensor(batch.tensor), begin);
   if (updates != nullptr) block.update = updates + begin;
   return block;
 }
 
-void TwoPass::advance_and_sum(Stage& stage, const Part& group, RowSums& sums, float* updates) const {
-  const Math& m = math(group.tensor);
-  clear(sums, group.rows);
+void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const {
+  const Math& m = math(batch.tensor);
+  clear(sums, batch.rows);
   if (updates != nullptr) {
-    m.advance_sum_keep(in_place(group, updates), group.rows, group.columns, scalars_, sums);
+    m.advance_sum_keep(in_place(batch, updates), batch.rows, batch.columns, scalars_, sums);
     return;
   }
-  if (is_plain_bfloat16(table_, tensor(group.tensor))) {
-    variant_.bfloat16.advance_and_sum(in_place(group, nullptr), group.rows, group.columns, scalars_, sums);
+  if (is_plain_bfloat16(table_, tensor(batch.tensor))) {
+    variant_.bfloat16.advance_and_sum(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, sums);
     return;
   }
-  for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
+  for_tiles(batch, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, kParamBit | kGradBit | kStateBits);
     if (table_.rounded_states) {
       m.advance(stage.block(), span.count, scalars_);
@@ -95,64 +96,67 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& group, RowSums& sums, fl
 }
 
 // The sums of the rows of a tensor that has too many to keep, such as an embedding of 100000 words.
-void TwoPass::sum_again(Stage& stage, const Part& group, RowSums& sums) const {
-  clear(sums, group.rows);
+void TwoPass::sum_again(Stage& stage, const Part& batch, RowSums& sums) const {
+  clear(sums, batch.rows);
   if (variant_.row_sums == 0) return;
   const bool grad = variant_.direction_reads_grad || variant_.row_sums_read_grad;
   const unsigned operands = kParamBit | kStateBits | (grad ? kGradBit : 0u);
-  for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
+  for_tiles(batch, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, operands);
-    math(group.tensor).sum_for_finish(stage.block(), rows, length, scalars_, sums);
+    math(batch.tensor).sum_for_finish(stage.block(), rows, length, scalars_, sums);
   });
 }
 
-void TwoPass::apply(Stage& stage, const Part& group, const double* keep, const double* rate, float* updates) const {
+void TwoPass::apply(Stage& stage, const Part& batch, const double* keep, const double* rate, float* updates) const {
   if (updates != nullptr) {
-    kernels_.apply_kept(in_place(group, updates), group.rows, group.columns, scalars_, keep, rate);
+    kernels_.apply_kept(in_place(batch, updates), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }
-  if (is_plain_bfloat16(table_, tensor(group.tensor))) {
-    variant_.bfloat16.apply(in_place(group, nullptr), group.rows, group.columns, scalars_, keep, rate);
+  if (is_plain_bfloat16(table_, tensor(batch.tensor))) {
+    variant_.bfloat16.apply(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }
   const unsigned operands = kParamBit | kStateBits | (variant_.direction_reads_grad ? kGradBit : 0u);
-  for_tiles(group, [&](const Span& span, int64_t rows, int64_t length) {
+  for_tiles(batch, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, operands);
-    math(group.tensor).apply(stage.block(), rows, length, scalars_, keep, rate);
+    math(batch.tensor).apply(stage.block(), rows, length, scalars_, keep, rate);
     stage.store(span, kParamBit);
   });
 }
 
-// How many sums of rows the second pass needs; those of long rows follow from the partial sums.
+// How many numbers it takes to keep the sums of rows that the second pass needs. Long rows need none: their sums follow from the
+// partial sums of the units.
 int64_t TwoPass::kept_size(int64_t index) const {
   const Tensor& t = tensor(index);
   if (t.rows <= 1 || is_long(t)) return 0;
-  int64_t lines = 0;
-  for (int k = 0; k < kSums; ++k) lines += variant_.row_sums >> k & 1u;
-  return lines * t.rows;
+  int64_t sums = 0;
+  for (int k = 0; k < kSums; ++k) sums += variant_.row_sums >> k & 1u;
+  return sums * t.rows;
 }
 
-void TwoPass::exchange_kept(const Part& group, RowSums& sums, double* kept, bool store) const {
-  double* line = kept + group.row;
+// Calls `visit(k, of_rows)` for every sum k that `finish` reads of a row; `of_rows` is where those of the batch are kept.
+template <class Visit>
+void TwoPass::for_kept_sums(const Part& batch, double* kept, Visit visit) const {
+  double* of_rows = kept + batch.row;
   for (int k = 0; k < kSums; ++k) {
     if (!(variant_.row_sums >> k & 1u)) continue;
-    if (store) std::copy_n(sums.of[k], group.rows, line);
-    else std::copy_n(line, group.rows, sums.of[k]);
-    line += tensor(group.tensor).rows;
+    visit(k, of_rows);
+    of_rows += tensor(batch.tensor).rows;
   }
 }
 
 Partial TwoPass::sum_unit(Stage& stage, const Part& unit, double* kept, float* updates) const {
   const Tensor& t = tensor(unit.tensor);
   Partial partial = {};
-  for_groups(unit, [&](const Part& group) {
+  for_batches(unit, [&](const Part& batch) {
     RowSums sums;
     double scores[kTileRows];
-    advance_and_sum(stage, group, sums, updates);
-    variant_.score(sums, group.rows, root(t, t.length), scalars_, scores);
-    partial.score += kernels_.total(scores, group.rows);
-    for (int k = 0; k < kSums; ++k) partial.sums[k] += kernels_.total(sums.of[k], group.rows);
-    if (kept != nullptr) exchange_kept(group, sums, kept, true);
+    advance_and_sum(stage, batch, sums, updates);
+    variant_.score(sums, batch.rows, root(t, t.length), scalars_, scores);
+    partial.score += kernels_.total(scores, batch.rows);
+    for (int k = 0; k < kSums; ++k) partial.sums[k] += kernels_.total(sums.of[k], batch.rows);
+    if (kept == nullptr) return;
+    for_kept_sums(batch, kept, [&](int k, double* of_rows) { std::copy_n(sums.of[k], batch.rows, of_rows); });
   });
   return partial;
 }
@@ -185,7 +189,7 @@ Totals TwoPass::add_up(int64_t index, const Partial* partials) const {
 void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, const Partial* partials, double* kept,
                           float* updates) const {
   const Tensor& t = tensor(unit.tensor);
-  for_groups(unit, [&](const Part& group) {
+  for_batches(unit, [&](const Part& batch) {
     RowSums sums;
     double keep[kTileRows], rate[kTileRows];
     if (t.rows == 1) {
@@ -197,13 +201,13 @@ void TwoPass::finish_unit(Stage& stage, const Part& unit, const Totals& totals, 
         for (int k = 0; k < kSums; ++k) sums.of[k][0] += piece->sums[k];
       }
     } else if (kept != nullptr) {
-      clear(sums, group.rows);
-      exchange_kept(group, sums, kept, false);
+      clear(sums, batch.rows);
+      for_kept_sums(batch, kept, [&](int k, const double* of_rows) { std::copy_n(of_rows, batch.rows, sums.of[k]); });
     } else {
-      sum_again(stage, group, sums);
+      sum_again(stage, batch, sums);
     }
-    variant_.finish(sums, group.rows, root(t, t.length), totals, scalars_, keep, rate);
-    apply(stage, group, keep, rate, updates);
+    variant_.finish(sums, batch.rows, root(t, t.length), totals, scalars_, keep, rate);
+    apply(stage, batch, keep, rate, updates);
   });
 }
 

@@ -8,7 +8,8 @@
 namespace ingot {
 namespace {
 
-// What is kept between the passes is bounded by handling tensors in waves; a tensor of 10^9 elements is one of 730 KB.
+// The memory needed between the passes is bounded by handling tensors in waves. A tensor of 10^9 elements is a wave of its own and
+// needs 730 KB.
 constexpr int64_t kWaveUnits = 1024;        // partial sums: 50 KB
 constexpr int64_t kWaveElements = 1 << 19;  // 8 MB of float32 operands; see TwiceTaken
 constexpr int64_t kKeptWave = 1 << 16;      // sums of rows: 512 KB
@@ -51,11 +52,11 @@ std::shared_ptr<Workspace> TwoPass::make_workspace() const {
     workspace->waves.push_back(std::move(wave));
     wave = {};
   };
-  int64_t grouped = 0;
+  int64_t filled = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(table_.tensors.size()); ++i) {
     const int64_t units = units_of(i);
     if (units <= 1) {
-      add_small(wave.small, i, tensor(i).count(), grouped);
+      add_small(wave.small, i, tensor(i).count(), filled);
       wave.elements += tensor(i).count();
       continue;
     }

@@ -64,7 +64,7 @@ INLINE void narrow(float value, float16& stored) {
   stored.bits = static_cast<uint16_t>(rounded | (bits >> 16 & 0x8000u));
 }
 
-// The random bits of one element; the same hash as ingot.rounding.random_bits.
+// The random bits of one element; the same hash as ingot.storage.rounding.random_bits.
 INLINE uint32_t random_bits(int64_t index, uint32_t key) {
   uint32_t x = static_cast<uint32_t>(index) * 0x9e3779b9u + key;
   x ^= static_cast<uint32_t>(static_cast<uint64_t>(index) >> 32) * 0x85ebca6bu;

@@ -17,9 +17,9 @@ constexpr int kMaxScalars = 16;
 constexpr int kSums = INGOT_SUMS(COUNT_SUM);  // the rows of src/ingot/declare/sums.py
 #undef COUNT_SUM
 
-// Sums add element i of a row into lane i % 64 (of several short rows together: neighbours), and the lanes of every 1024 elements
-// into a double. Both numbers are part of the result: changing them changes last bits, changing anything else about the work
-// (threads, splits, SIMD) does not.
+// A sum adds element i of a row to lane i % 64, and the lanes of every 1024 elements to a double. Rows of fewer than 64 elements
+// that share a kernel call add neighbours pairwise instead. Both constants are part of the result: changing them changes last
+// bits, while the number of threads, the split of the work and the width of the vectors do not.
 constexpr int64_t kLanes = 64;
 constexpr int64_t kTile = 1024;
 constexpr int64_t kTileRows = 256;  // most rows of one kernel call
@@ -66,7 +66,7 @@ struct Math {
   Advance step;
   // Two-pass optimizers: direction, then param = keep * param - rate * update.
   Apply apply;
-  // All add to the sums they are given.
+  // The next three add to the sums they are given.
   SumRows advance_and_sum;
   SumRows advance_sum_keep;  // in float only; keeps the updates as well, for apply_kept
   SumRows sum_for_finish;    // only the sums that finish reads of a row

@@ -117,7 +117,7 @@ void run_all(const Plan& plan, const std::vector<Ready>& ready) {
   const auto work = [&] {
     for (size_t b = 0; b < plan.buckets.size(); ++b) run_table(plan.buckets[b]->table, *kernels, ready[b].scalars);
   };
-  // Work this small is done before another thread would have got the lock.
+  // So little work is done sooner than another thread could take over the interpreter lock.
   if (elements < kWorthThreads) work();
   else without_lock(work);
 }
@@ -141,7 +141,7 @@ PyObject* quick_step(PyObject*, PyObject* arguments) {
   Live live;
   std::vector<Ready> ready(plan->buckets.size());
   if (!read_all(*plan, attributes, live, ready)) {
-    PyErr_Clear();  // whatever it is, the whole path meets it again and reports it
+    PyErr_Clear();  // the whole path, which is taken next, will meet the same error and report it
     Py_RETURN_FALSE;
   }
   const double norm = plan->clips ? clip(*plan, ready) : 0.0;

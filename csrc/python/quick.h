@@ -71,7 +71,7 @@ struct RememberedBucket {
   Py_ssize_t group;
   Py_ssize_t scope;  // group and type of the parameters: what one norm may be taken over
   bool counted;      // the step count is kept in the state
-  bool by_count;     // the scalars depend on it; if not, they are asked for step 2: not the first
+  bool by_count;     // the scalars depend on the step count; if not, they are those of any step but the first
   Owned entries;     // names in the state of a parameter: its states, then the master copy
   Owned scalars;     // called with group and step
   std::vector<int64_t> ordinals, positions, starts;
@@ -90,12 +90,13 @@ struct Plan {
   std::vector<const void*> owners, slots;  // keys and values of the state
   std::vector<bool> present;
   std::vector<std::unique_ptr<RememberedBucket>> buckets;
-  // Where what is written lay when it was last found free of overlaps, and the addresses from which this was worked out.
+  // The address ranges of all tensors that are written, sorted, as they were when last found not to overlap; and the addresses
+  // of the tensors at that time. As long as these are the same, only gradients need to be compared with the ranges.
   std::vector<const void*> addresses;
   std::vector<std::pair<uintptr_t, uintptr_t>> written;
 };
 
-// What was read of the live objects in this step; borrowed, but for the gradients.
+// The Python objects found in this step. References are borrowed, except to the gradients.
 struct Live {
   std::vector<PyObject*> groups, params, slots;
   std::vector<Owned> grads;

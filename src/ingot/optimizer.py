@@ -51,7 +51,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     Every step reads the tensors as they are at that moment. So parameters may be moved, replaced or get no
     gradient between steps. A step does the right thing or raises; what it refuses, it refuses before anything is
-    changed (the one exception, processes that disagree about gradients, is described in docs/distributed.md).
+    changed. What holds for parameters that several processes share is described in docs/distributed.md.
 
     Args:
         params: parameters, named parameters, or parameter groups.
@@ -176,12 +176,12 @@ class FusedOptimizer(torch.optim.Optimizer):
             self._quick = None
         return self._whole_step(*call, **named)
 
-    # Otherwise torch would wrap it, to run hooks and to tell its profiler. It is the whole step that is wrapped; the
-    # quick path is not taken when there is anything to run or to tell.
+    # torch would otherwise wrap this method to run hooks and to mark the step in its profiler. _whole_step is wrapped
+    # instead: the quick path is not taken where a hook is to be run or a profiler is on.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _is_undisturbed(self) -> bool:
-        """Whether nobody watches steps or waits to be called."""
+        """Whether no hook is to be called, no profiler is on and nothing is being compiled."""
         return not (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
@@ -197,12 +197,13 @@ class FusedOptimizer(torch.optim.Optimizer):
     @torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
     @torch.no_grad()
     def _whole_step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
-        """A step that takes nothing for granted."""
+        """A step that is planned from all parameters, with hooks and profiler marks around it."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Step counts are Python numbers, so whether to step must be known here: the one wait of a step.
+        # Step counts are Python numbers, so the host must know whether the step is made: this is the only place where
+        # it waits for the device.
         with handed_over(self, **scaler):
             roster, _ = self._planner.refresh(self.param_groups)
             if not skips(self, roster, scaler.get("grad_scaler")):
@@ -253,7 +254,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return all_params(self.param_groups)
 
     def _everything(self) -> Whole:
-        """All parameters, for norms and sums over all of them."""
+        """All parameters, with whom they are shared: for norms and sums over the whole optimizer."""
         return Whole(*self._planner.refresh(self.param_groups), self.norm_group)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:

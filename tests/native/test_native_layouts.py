@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +14,13 @@ from native_buckets import (
     copy_bucket,
     make_bucket,
     new_grads,
+    random_bucket,
     run_native,
     run_reference,
 )
 from torch import Tensor
 
+from ingot.step.bucket import Bucket
 from ingot.storage.rounding import Rounding
 
 SHAPE = (6, 5, 4, 3)
@@ -153,3 +157,91 @@ def test_random_bits_follow_the_logical_index(layout: str) -> None:
             run_native(bucket)
         assert_states_equal(laid, plain)
         assert torch.equal(laid.params[0], plain.params[0])
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+# Many short sums, because the last bits of a long one mostly vanish in float32; and a tensor of two units of work.
+SUMMED = [SHAPE] * 100 + [(80, 33, 6, 5)]
+
+
+def summed_bucket(name: str, **options: Any) -> Bucket:
+    """States as after some steps, and numbers that make the sums count: no limit of norms, every row projected."""
+    bucket = random_bucket(name, SUMMED, torch.bfloat16 if options else torch.float32, **options)
+    bucket.states = [[torch.rand(shape) for shape in SUMMED] for _ in bucket.states]
+    limit = "max_weight_norm" if name == "lamb" else "delta"
+    bucket.scalars = bucket.scalars._replace(**{limit: 1e6})
+    return bucket
+
+
+def after_a_step(
+    start: Bucket, param: str, grad: str = "contiguous", state: str = "contiguous"
+) -> Bucket:
+    """A copy of a bucket with its tensors laid out so, after a step."""
+    bucket = copy_bucket(start)
+    bucket.params = [LAYOUTS[param](t) for t in start.params]
+    bucket.grads = [LAYOUTS[grad](t) for t in start.grads]
+    bucket.states = [[LAYOUTS[state](t) for t in tensors] for tensors in start.states]
+    run_native(bucket)
+    return bucket
+
+
+def same_params(one: Bucket, other: Bucket) -> bool:
+    return all(map(torch.equal, one.params, other.params))
+
+
+@pytest.mark.parametrize("param_layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["lamb", "adamp", "adamp_nesterov"])
+def test_sums_follow_the_parameter_alone(
+    name: str, param_layout: str, threads: Callable[[int], None]
+) -> None:
+    """Same shape and strides of the parameter, same bits; however gradient and states are laid out, on any threads."""
+    start = summed_bucket(name)
+    threads(1)
+    expected = after_a_step(start, param_layout)
+    grads, states = ("contiguous", "reversed", "every_other"), ("channels_last", "permuted")
+    # One run on two threads: with more of them than cores, torch's threads spin while they wait for each other.
+    for count, grad, state in [*product((1,), grads, states), (2, "reversed", "permuted")]:
+        threads(count)
+        found = after_a_step(start, param_layout, grad, state)
+        assert same_params(found, expected), (count, grad, state)
+        assert_states_equal(found, expected)
+
+
+@pytest.mark.parametrize("layout", ["every_other", "middle_rows"])
+@pytest.mark.parametrize("name", ["lamb", "adamp"])
+def test_only_the_order_of_strides_counts(name: str, layout: str) -> None:
+    """A slice of something larger is added up as a contiguous tensor is."""
+    start = summed_bucket(name)
+    expected, found, other = (
+        after_a_step(start, each) for each in ("contiguous", layout, "permuted")
+    )
+    assert same_params(found, expected)
+    assert not same_params(other, expected)  # these sums do show their order
+
+
+def test_adamp_adds_rows_in_the_order_of_their_other_dimensions() -> None:
+    """Dim 0 comes first whatever its stride: a transposed matrix has the bits of a contiguous one."""
+    start = random_bucket("adamp", [(30, 7)] * 100 + [(300, 700)])
+    start.scalars = start.scalars._replace(delta=1e6)
+    turned = copy_bucket(start)
+    turned.params = [reversed_dims(param) for param in start.params]
+    for bucket in (start, turned):
+        run_native(bucket)
+    assert same_params(start, turned)
+
+
+@pytest.mark.parametrize("param_layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["lamb", "adamp"])
+def test_sums_follow_the_master_copy(name: str, param_layout: str) -> None:
+    """With master weights it is the shape and strides of the master copy that count, not those of the parameter."""
+    start = summed_bucket(name, masters=True)
+    expected, found = (after_a_step(start, each) for each in ("contiguous", param_layout))
+    assert found.masters is not None and expected.masters is not None
+    assert all(map(torch.equal, found.masters, expected.masters))
+    assert same_params(found, expected)

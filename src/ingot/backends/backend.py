@@ -102,9 +102,9 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def reserve(device: torch.device, elements: int, dtype: torch.dtype, count: int) -> None:
-    """See to it that memory for ``count`` buffers can be had, and give it back.
+    """Allocate memory for ``count`` buffers and free it: raises here, before the commit, if memory is short.
 
-    What a step allocates after its commit must not fail. Freed memory goes back to where the next allocation of
-    this thread finds it: to torch's cache on accelerators, under the process's own limit on the CPU.
+    What a step allocates after its commit must not fail. Freed memory stays available to the next allocation: in
+    torch's cache on accelerators, within the limit of the process on the CPU.
     """
     torch.empty(count * elements, dtype=dtype, device=device)

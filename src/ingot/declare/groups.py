@@ -47,9 +47,6 @@ def respelled(owner: str, options: Mapping[str, Any]) -> dict[str, Any]:
             continue
         value = options.pop(spelling)
         both = [n for n in names if n in options and not isinstance(options[n], Default)]
-        values = value if spelling == "betas" else (value,)
-        if isinstance(values, (tuple, list)) and [options.get(n) for n in names] == [*values]:
-            both = []  # they say the same, as in ``optimizer.defaults``
         if both:
             raise ValueError(
                 f"{owner}: {spelling}={value!r} and {', '.join(both)} are two spellings "

@@ -17,7 +17,7 @@ from ingot.sharding import dtensor
 from ingot.sharding.collectives import Measure, Scope, gradient_sums, largest_gradient
 from ingot.step.bucket import Bucket
 from ingot.step.roster import Roster
-from ingot.step.survey import operand
+from ingot.step.survey import local_real
 
 MAX_NORM = Rule("max_norm value", lambda x: real(x) >= 0, "a number >= 0")
 NORM_TYPE = Rule("norm_type value", lambda x: real(x) > 0, "a number > 0, or math.inf")
@@ -126,7 +126,7 @@ def clip_in_place(everything: Whole, max_norm: float, norm_type: float) -> Tenso
         coefficient = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
         # Elsewhere than on the CPU, looking at the coefficient takes longer than multiplying by 1.
         if norm.device.type != "cpu" or coefficient != 1.0:
-            backends.scale_([operand(grad) for grad in grads.values()], coefficient)
+            backends.scale_([local_real(grad) for grad in grads.values()], coefficient)
     return norm
 
 
@@ -150,7 +150,7 @@ def total_norm(
 ) -> Tensor:
     """The norm of all gradients as one vector, over all shards."""
     if norm_type == 2:
-        grads = {ordinal: operand(grad) for ordinal, grad in grads.items()}
+        grads = {ordinal: local_real(grad) for ordinal, grad in grads.items()}
         total = root(added([*everything.sums(grads, backends.squares, failed).values()]))
     else:
         # The magnitude of a complex number is not that of its parts.

@@ -70,7 +70,7 @@ def columns_of(summands: Summands, group: Any) -> slice | Tensor:
 
 
 def highest(values: Tensor, group: Any) -> Tensor:
-    """The largest of each value over a process group; NaN where one of them is NaN, as torch.max has it."""
+    """The largest of each value over a process group; NaN if one of them is NaN, as with torch.max."""
     missing = torch.isnan(values)
     # Whether the maximum of a number and NaN is NaN depends on the library that reduces.
     packed = torch.cat([torch.where(missing, 0.0, values), missing.to(values.dtype)])
@@ -196,7 +196,8 @@ def largest_gradient(
     trouble = marks.new_tensor([math.nan if failed else 0.0])
     values = torch.cat([value.reshape(1).to(marks), trouble, marks, -marks])
     for group in groups:
-        # Marks are those of the shards of a parameter: they end where its processes do.
+        # The members of norm_group have other parameters, for which these marks mean nothing: they get the norm and the
+        # sign of trouble alone.
         part = values if group is not norm_group else values[:2]
         values[: len(part)] = highest(part, group)
     largest, trouble, some, none = values.split([1, 1, len(marks), len(marks)])

@@ -123,14 +123,14 @@ def check(where: object, param: Tensor, other: Tensor) -> None:
 
 
 class Specs:
-    """How the owners of a bucket are laid out, to take the local parts of what belongs to them in each step.
+    """The layouts of the owners of a bucket, against which those of gradients and states are checked in each step.
 
-    torch uses one spec for many tensors: one that was found to fit is known again by its identity.
+    torch shares one spec object among many tensors. A spec that was found to fit is recognised by its identity.
     """
 
     def __init__(self, owners: Sequence[Tensor]) -> None:
         self.specs = [spec_of(owner) for owner in owners]
-        # By identity; the specs are kept, so that no other gets theirs.
+        # Keys are identities. The specs are kept as values, so that no other object can get the same identity.
         self.fitting: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     @staticmethod

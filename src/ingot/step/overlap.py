@@ -14,11 +14,11 @@ from ingot.step.bucket import Bucket
 from ingot.step.roster import PLAIN, Place
 
 T = TypeVar("T")
-UNIT = 2  # bytes; no element is smaller or begins elsewhere than at a multiple of this
+UNIT = 2  # bytes: the size of the smallest element; all elements are aligned to it
 
 
 class Extent(NamedTuple):
-    """From where to where the elements of a tensor lie, and what it is to the step."""
+    """The addresses a tensor lies between, and its role in the step."""
 
     begin: int
     end: int
@@ -123,7 +123,7 @@ def clusters(buckets: Sequence[Bucket]) -> Iterator[list[Extent]]:
 
 
 def is_tangle(cluster: Sequence[Extent]) -> bool:
-    """Gradients alone may share memory: they are only read."""
+    """Whether several tensors share addresses and one of them is written; gradients are only read."""
     return len(cluster) > 1 and any(each.role != "grad" for each in cluster)
 
 
@@ -133,7 +133,10 @@ def refuse_shared_state(
     cluster: Sequence[Extent],
     place: Callable[[int], Place],
 ) -> None:
-    """A state has its memory for itself; columns of one tensor do, though they lie between each other."""
+    """Raise if a state has a byte in common with another tensor of its cluster.
+
+    Tensors may lie between each other's addresses without that, as the columns of one matrix do.
+    """
     mine = units(state.tensor)
     for other in cluster:
         if other is not state and bool(torch.isin(units(other.tensor), mine).any()):

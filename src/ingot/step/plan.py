@@ -1,8 +1,8 @@
 """The plan of one step: buckets, made from outlines and from what is there now.
 
-Outlines are kept for the next step, but nothing is taken on trust: which parameters and states there are, whether
-they have gradients, and the type, device, shape and strides of every tensor are read again each time. At the first
-difference all parameters are surveyed anew.
+Outlines are kept for the next step, but every step reads again what they depend on: which parameters and states there
+are, which parameters have gradients, and the type, device, shape and strides of every tensor. If anything differs, all
+parameters are surveyed again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Planned = list[tuple[Outline, Found]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides about outlines beside the tensors."""
+    """What outlines depend on apart from the tensors."""
 
     present: list[bool]  # whether each parameter has a gradient
     precision: Precision
@@ -38,7 +38,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Memory:
-    """The outlines of the last step and what they rested on."""
+    """The outlines of the last step and what they depend on."""
 
     outlines: list[Outline]
     settings: Settings
@@ -54,7 +54,7 @@ class Planner:
         self.owner, self.spec, self.check = owner, spec, check
         self.roster: Roster | None = None
         self.memory: Memory | None = None
-        self.recalled = False  # whether the last step was sorted as the one before
+        self.recalled = False  # whether the last step used the outlines of the one before
         self.checked: list[dict[str, Any]] = []  # options that were found good
         self.scratch: dict[Any, dict[Any, Any]] = {}  # what backends keep, per kind of bucket
 
@@ -107,7 +107,7 @@ class Planner:
         return buckets
 
     def _check_options(self, groups: Groups) -> None:
-        """Look at the options of a group again where somebody replaced one."""
+        """Check the options of a group again if one was replaced since they were found good."""
         for number, group in enumerate(groups):
             known = self.checked[number] if number < len(self.checked) else {}
             if len(known) + 1 != len(group) or any(group.get(k) is not v for k, v in known.items()):
@@ -122,7 +122,7 @@ class Planner:
         params: Sequence[Tensor],
         grads: Sequence[Tensor | None],
     ) -> tuple[Planned, Facts] | None:
-        """What is there now, sorted as in the last step; None where anything it rested on differs."""
+        """The tensors found now, in the outlines of the last step; None if anything the outlines depend on differs."""
         memory = self.memory
         if memory is None or memory.settings != settings:
             return None
@@ -139,7 +139,7 @@ class Planner:
         return (planned, facts) if facts.known == memory.known else None
 
     def _remember(self, planned: Planned, facts: Facts, settings: Settings, state: State) -> None:
-        """Keep the outlines, if no state is new: then nothing but the step counts will differ."""
+        """Keep the outlines for the next step; not if this one makes new states, which the next would find in place."""
         if facts.known is not None and not any(any(found.fresh) for _, found in planned):
             outlines = [outline for outline, _ in planned]
             ids = [*map(id, state)], [*map(id, state.values())]

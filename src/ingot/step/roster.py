@@ -61,7 +61,7 @@ class Roster:
         self.group_of = [number for number, size in enumerate(self.sizes) for _ in range(size)]
         self.rounds = rounds_of(self.ids)
         self.plain = PLAIN.issuperset(self.types)
-        # The specs are kept: as long as they are, no other object has their identity.
+        # holds() compares specs by identity. They are kept alive, so that no other object can get the same identity.
         self.specs = None if self.plain else [spec_of(param) for param in params]
         self.splits = [Split()] * len(params) if self.plain else splits_of(params)
         self.sharded = [i for i, split in enumerate(self.splits) if split.groups]

@@ -1,4 +1,7 @@
-"""Runs the buckets of a step: scale, agree, commit, then update; nothing that can fail comes after the commit."""
+"""Runs the buckets of a step: scale, agree, commit, then update.
+
+Nothing comes after the commit that can fail in one process by itself.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def run(
         meeting = Meeting(everything.roster, everything.params, spec)
         for bucket, factors in zip(sharded, meeting.factors(sharded, sums), strict=True):
             bucket.backend.second(bucket, *factors)
-    # Backends see local parts. Autograd must learn that the whole was changed, too.
+    # Backends see local parts and count their versions. Autograd must learn that the DTensors were changed, too.
     if everything.roster.specs is not None:
         for bucket in buckets:
             increment_version(bucket.members.owners)
@@ -74,7 +77,7 @@ def tell_failure(spec: Spec, groups: Groups, everything: Whole) -> None:
 
 
 def unscale(buckets: Sequence[Bucket], scale: Tensor | float | None) -> None:
-    """Divide ``bucket.grad_scale`` by the scale of a GradScaler, which stays on its device: nobody waits for it."""
+    """Divide ``bucket.grad_scale`` by the scale of a GradScaler, without making the host wait for the device."""
     if scale is None:
         return
     if not isinstance(scale, Tensor) or scale.device.type == "cpu":

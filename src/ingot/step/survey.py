@@ -131,14 +131,14 @@ def survey(
 def add_member(
     place: Place, outline: Outline, found: Found, param: Tensor, grad: Tensor, slots: Slots
 ) -> None:
-    """Take one parameter and all that belongs to it."""
+    """Add one parameter, its gradient and its states to what was found for an outline."""
     states = prepared_states(place, outline.kind, param, slots)
     found.owners.append(param)
-    found.params.append(operand(param))
-    found.grads.append(operand(resolved(grad)))
+    found.params.append(local_real(param))
+    found.grads.append(local_real(resolved(grad)))
     found.states = found.states or [[] for _ in states]
     for tensors, tensor in zip(found.states, states.values(), strict=True):
-        tensors.append(operand(tensor))
+        tensors.append(local_real(tensor))
     found.slots.append(slots)
     found.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})
 
@@ -188,8 +188,11 @@ def prepared(
     return tensors
 
 
-def operand(tensor: Tensor) -> Tensor:
-    """What a backend gets to see of a tensor: its local part, real. Of a conjugated view, the memory behind it."""
+def local_real(tensor: Tensor) -> Tensor:
+    """The tensor that a backend gets: the local part of a DTensor, the real view of a complex tensor.
+
+    Of a lazily conjugated view it is the memory behind it that is viewed.
+    """
     tensor = dtensor.local(tensor)
     if not tensor.is_complex():
         return tensor

@@ -15,7 +15,7 @@ Bits = Callable[[], Tensor]
 class Format(Protocol):
     """How one state of a parameter is kept: in which tensors, and how they become numbers of the math and back.
 
-    A format has no data of its own: one object serves all tensors, and two that are equal are the same object.
+    A format holds no tensor: one object serves all states kept that way, so formats are compared by identity.
 
     Attributes:
         name: what users and messages call it.
