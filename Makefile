@@ -33,7 +33,7 @@ headline = @printf '\n== %s\n' "$(1)"
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
 	@echo 'make test        lint, format, types, the test suite, the documentation examples'
-	@echo 'make bench       time the optimizers against other implementations (up to 15 minutes)'
+	@echo 'make bench       time the optimizers against other implementations (up to 20 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
 	@echo 'make docs-site   build the documentation site into out/site: search, English and Chinese, readable without a network'
 	@echo 'make lint        only lint, format and types'
@@ -64,7 +64,7 @@ test: lint
 # The peers live in an environment of their own: what they drag in must not reach the tests.
 bench:
 	@$(MAKE) --no-print-directory VENV=.venv-bench peers
-	$(call headline,Benchmark: up to 15 minutes; BENCH_ARGS=--quick for a minute or two)
+	$(call headline,Benchmark: up to 20 minutes; BENCH_ARGS=--quick for a few)
 # DeepSpeed compiles its kernel there, and waits for ever for a lock that an interrupted run has left.
 	@find .venv-bench/extensions -name lock -delete 2>/dev/null || true
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/.venv-bench/extensions .venv-bench/bin/ingot bench $(BENCH_ARGS)

@@ -226,6 +226,8 @@ def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_narrowing_the_race_leaves_out_the_other_parts() -> None:
     assert parse([]).parts == parse(["--quick"]).parts == PARTS
+    assert parse(["--lists", "mlp", "--optimizers", "lamb"]).parts == ("small",)
+    assert parse(["--lists", "mlp", "--shapes", "lora"]).parts == ("race", "small")
     assert parse(["--shapes", "lora,small"]).parts == ("race",)
     assert parse(["--optimizers", "lamb"]).parts == ("race",)
     asked = parse(["--shapes", "lora", "--optimizers", "lamb", "--parts", "precision,clip"])

@@ -7,14 +7,16 @@ from pathlib import Path
 
 from ingot.cli import checks
 from ingot.cli.bench import machine
+from ingot.cli.bench.models import LISTS, QUICK
 from ingot.cli.bench.peers import TITLES
 from ingot.cli.bench.shapes import DEFAULT, SHAPES
 
-PARTS = ("race", "precision", "clip", "scaling")
+PARTS = ("race", "precision", "clip", "scaling", "small")
 CHOICE = (
     "race: the optimizers against other implementations. precision: bfloat16 against float32, on the largest of "
-    "the shapes. clip: unscaling and clipping with AdamW, on the same. scaling: how the cost grows. "
-    "Without --parts all four run; with --shapes or --optimizers only the races asked for."
+    "the shapes. clip: unscaling and clipping with AdamW, on the same. scaling: how the cost grows. small: the step "
+    "and a whole iteration of small models, on one thread and on --threads. "
+    "Without --parts all five run; with --shapes, --optimizers or --lists only the races asked for."
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 
@@ -22,16 +24,19 @@ PATIENCE = "seconds to wait before each race until the machine is quiet (default
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="ingot bench", description=__doc__, epilog=CHOICE)
-    parser.add_argument("--quick", action="store_true", help="few rounds, no BERT-base: a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds, no large models: two minutes"
+    )
     parser.add_argument("--shapes", help=f"some of {', '.join(SHAPES)}, with commas")
     parser.add_argument("--optimizers", help=f"some of {', '.join(TITLES)}, with commas")
+    parser.add_argument("--lists", help=f"small models: some of {', '.join(LISTS)}, with commas")
     parser.add_argument("--parts", help=f"some of {', '.join(PARTS)}, with commas; see below")
     parser.add_argument("--without", default="", help="packages to leave out, with commas")
     parser.add_argument("--rounds", type=int, help="rounds per race (default: by the clock)")
     parser.add_argument(
         "--seconds", type=float, default=14.0, help="per race (default %(default)s)"
     )
-    parser.add_argument("--minutes", type=float, default=11.0, help="in all (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=17.0, help="in all (default %(default)s)")
     parser.add_argument("--patience", type=float, default=0.0, help=PATIENCE)
     parser.add_argument("--threads", type=int, default=machine.cores(), help="default: all cores")
     parser.add_argument(
@@ -39,13 +44,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="default %(default)s")
     chosen = parser.parse_args(arguments)
-    narrowed = chosen.shapes is not None or chosen.optimizers is not None
+    default_parts = parts_asked_for(chosen)
     quick_shapes = tuple(name for name in DEFAULT if name != "bert-base")
     chosen.shapes = pick(
         parser, chosen.shapes, tuple(SHAPES), quick_shapes if chosen.quick else DEFAULT
     )
     chosen.optimizers = pick(parser, chosen.optimizers, tuple(TITLES), tuple(TITLES))
-    chosen.parts = pick(parser, chosen.parts, PARTS, ("race",) if narrowed else PARTS)
+    chosen.lists = pick(parser, chosen.lists, tuple(LISTS), QUICK if chosen.quick else tuple(LISTS))
+    chosen.parts = pick(parser, chosen.parts, PARTS, default_parts)
     if chosen.quick:
         chosen.seconds = min(chosen.seconds, 2.0)
     if chosen.rounds is not None and chosen.rounds < 1:
@@ -53,6 +59,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if chosen.threads < 1:
         parser.error("--threads must be at least 1")
     return chosen
+
+
+def parts_asked_for(chosen: argparse.Namespace) -> tuple[str, ...]:
+    """The parts to run if ``--parts`` does not say."""
+    if chosen.shapes is None and chosen.lists is None:
+        return PARTS if chosen.optimizers is None else ("race",)
+    return (*(["race"] if chosen.shapes else []), *(["small"] if chosen.lists else []))
 
 
 def pick(

@@ -21,6 +21,7 @@ REST = 0.005
 # are in whatever cache holds them, as for somebody who trains a small model.
 SHORT = 0.020
 STEPS_PER_TURN = 5
+MAX_STEPS_PER_TURN = 200
 MIN_ROUNDS, MAX_ROUNDS = 5, 40
 MIN_ROUNDS_LATE = 2  # when the time of the whole benchmark is used up
 
@@ -98,13 +99,19 @@ def warm_up(entry: Entry) -> float:
     return timed(entry)
 
 
-def turn(entry: Entry, last: float) -> None:
+def steps_per_turn(last: float, burst: float) -> int:
+    """How many steps of ``last`` seconds make a turn: a few, or what fits into ``burst`` seconds if that is more."""
+    if last >= SHORT:
+        return 1
+    return max(STEPS_PER_TURN, min(MAX_STEPS_PER_TURN, int(burst / max(last, 1e-9))))
+
+
+def turn(entry: Entry, last: float, burst: float = 0.0) -> None:
     """One contestant's part of a round; ``last`` is how long its step takes."""
     time.sleep(REST)
-    short = last < SHORT
-    if short:
+    if last < SHORT:
         timed(entry)
-    entry.samples += [timed(entry) for _ in range(STEPS_PER_TURN if short else 1)]
+    entry.samples += [timed(entry) for _ in range(steps_per_turn(last, burst))]
 
 
 def race(
@@ -113,6 +120,7 @@ def race(
     rounds: int | None = None,
     seconds: float = 10.0,
     tick: Callable[[], object] = lambda: None,
+    burst: float = 0.0,
 ) -> int:
     """Times all entries in turns and leaves the samples with them.
 
@@ -121,6 +129,7 @@ def race(
         rounds: how many rounds; None takes as many as fit into ``seconds``, from 5 to 40.
         seconds: the time to spend if ``rounds`` is None; 0 makes it 2 rounds.
         tick: called after every turn.
+        burst: seconds that a turn of short steps lasts; 0 for a handful of steps.
 
     Returns:
         The number of rounds.
@@ -135,7 +144,7 @@ def race(
             # Who follows whom changes from round to round, so that nobody always comes after the same one.
             for place in range(len(entries)):
                 index = (place + done) % len(entries)
-                turn(entries[index], last[index])
+                turn(entries[index], last[index], burst)
                 tick()
             done += 1
     finally:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 
 from ingot.cli.bench import floor, machine, peers, quiet
@@ -48,16 +49,16 @@ class Settings:
         return min(self.seconds, left / max(1, stages))
 
 
-def enter(
-    contestant: Contestant, workload: Workload, show: Show, *, refill: bool = False
-) -> Entry | None:
+def try_out(
+    contestant: Contestant, params: list[Parameter], show: Show
+) -> torch.optim.Optimizer | None:
     """Builds a contestant's optimizer and tries one step; says why if it cannot take part."""
     assert contestant.build is not None
     try:
         with warnings.catch_warnings():
             if not contestant.ours:
                 warnings.simplefilter("ignore")  # about their own use of torch
-            optimizer = contestant.build(workload.params)
+            optimizer = contestant.build(params)
             optimizer.step()
     except Exception as error:  # whatever a stranger's package raises
         if contestant.ours:
@@ -65,7 +66,26 @@ def enter(
         reason = (str(error) or type(error).__name__).splitlines()[0]
         show.missing(contestant.name, reason)
         return None
+    return optimizer
+
+
+def enter(
+    contestant: Contestant, workload: Workload, show: Show, *, refill: bool = False
+) -> Entry | None:
+    """What is timed of a contestant; None if it cannot take part."""
+    optimizer = try_out(contestant, workload.params, show)
+    if optimizer is None:
+        return None
     return Entry(contestant.name, optimizer.step, workload.refill if refill else None)
+
+
+def invited(optimizer: str, settings: Settings, show: Show) -> Iterator[Contestant]:
+    """Ours and all others, but for those that the command line leaves out."""
+    for contestant in (peers.ours(optimizer, settings.backend), *peers.peers(optimizer)):
+        if contestant.package in settings.without:
+            show.missing(contestant.name, "left out by --without")
+        else:
+            yield contestant
 
 
 def run_race(
@@ -77,13 +97,9 @@ def run_race(
         refill = optimizer in peers.WRITES_GRADS
         if refill:
             workload.keep_grads()
-        contestants = [peers.ours(optimizer, settings.backend), *peers.peers(optimizer)]
         show.stage(f"{shapes.title}: {peers.TITLES[optimizer]}")
         field = []
-        for contestant in contestants:
-            if contestant.package in settings.without:
-                show.missing(contestant.name, "left out by --without")
-                continue
+        for contestant in invited(optimizer, settings, show):
             entry = enter(contestant, workload, show, refill=refill)
             if entry is not None:
                 field.append((contestant, entry))
@@ -106,18 +122,32 @@ def run_field(
     settings: Settings,
     show: Show,
 ) -> list[Row]:
-    """One race and its rows."""
+    """One race and its rows, compared and shown."""
+    rows = run_rounds(field, shapes, optimizer, part, settings, show, settings.share(show.left))
+    compare(rows, target)
+    show.result(rows)
+    return rows
+
+
+def run_rounds(
+    field: Sequence[tuple[Contestant, Entry]],
+    shapes: ShapeList,
+    optimizer: str,
+    part: str,
+    settings: Settings,
+    show: Show,
+    seconds: float,
+    burst: float = 0.0,
+) -> list[Row]:
+    """One race and its rows; ``seconds`` and ``burst`` as in ``race``."""
     entries = [entry for _, entry in field]
     quiet.wait(settings.patience)
     before = quiet.Clock.read()
-    seconds = settings.share(show.left)
-    rounds = race(entries, rounds=settings.rounds, seconds=seconds, tick=show.tick)
+    rounds = race(entries, rounds=settings.rounds, seconds=seconds, tick=show.tick, burst=burst)
     rows = [row_of(entry, who, shapes, optimizer, part, rounds) for who, entry in field]
     busy = quiet.others(before, quiet.Clock.read())
     for row in rows:
         row.others_cpu = busy
-    compare(rows, target)
-    show.result(rows)
     return rows
 
 

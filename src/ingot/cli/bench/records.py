@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
+import torch
 
 from ingot.cli.bench.measure import Entry
 from ingot.cli.bench.peers import Contestant
 from ingot.cli.bench.shapes import ShapeList
 
 FLOOR = "memory floor"
+SMALL_FLOOR = "floor"  # of small models: the math alone, or an iteration without a step
 
 # Best peer's time / ours, from a crude proof in C++ on a 2-core AVX-512 machine, 2 threads, float32.
 RATIOS: dict[str, dict[str, float]] = {
@@ -50,6 +53,7 @@ class Row:
     target: float | None = None  # the ratio to reach
     reached: bool | None = None
     others_cpu: float | None = None  # share of all cores that other processes used meanwhile
+    threads: int = field(default_factory=torch.get_num_threads)
 
 
 def row_of(
@@ -74,7 +78,7 @@ def row_of(
 
 def compare(rows: Sequence[Row], target: float | None) -> None:
     """Fills in the shares of the floor and our ratios, among rows of the same race."""
-    floor = next((row for row in rows if row.contestant == FLOOR), None)
+    floor = next((row for row in rows if row.contestant in (FLOOR, SMALL_FLOOR)), None)
     others = [row for row in rows if not row.ours and row is not floor]
     peer = min(others, key=lambda row: row.best_ms, default=None)
     for row in rows:
@@ -91,7 +95,7 @@ def compare(rows: Sequence[Row], target: float | None) -> None:
 
 def columns(circumstances: Mapping[str, str]) -> list[str]:
     """The names in the first line of the CSV."""
-    return [*(item.name for item in fields(Row)), *circumstances]
+    return list(dict.fromkeys([*(item.name for item in fields(Row)), *circumstances]))
 
 
 def write_csv(path: Path, rows: Sequence[Row], circumstances: Mapping[str, str]) -> None:
@@ -104,4 +108,4 @@ def write_csv(path: Path, rows: Sequence[Row], circumstances: Mapping[str, str])
                 name: "" if value is None else f"{value:.5g}" if isinstance(value, float) else value
                 for name, value in asdict(row).items()
             }
-            writer.writerow({**values, **circumstances})
+            writer.writerow({**circumstances, **values})  # a row knows its own number of threads

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ingot import backends
 from ingot.cli.bench import machine
+from ingot.cli.bench.models import LISTS
 from ingot.cli.bench.parts import Settings, fits, run_clip, run_precision, run_race
 from ingot.cli.bench.picture import draw_race, draw_scaling
 from ingot.cli.bench.quiet import QUIET
@@ -19,6 +20,8 @@ from ingot.cli.bench.records import Row, write_csv
 from ingot.cli.bench.scaling import run_scaling
 from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import Show, tables
+from ingot.cli.bench.small import run_small, thread_counts
+from ingot.cli.bench.small_show import draw_small, slower, small_tables
 
 # Operands alive at once: parameter, gradient, a copy of the gradient, the states of every contestant, the
 # floor's tensors, and what a foreach implementation allocates in between.
@@ -60,6 +63,7 @@ def stages(chosen: argparse.Namespace) -> int:
         + ("precision" in chosen.parts) * len(chosen.optimizers)
         + ("clip" in chosen.parts) * 2
         + ("scaling" in chosen.parts) * 2
+        + ("small" in chosen.parts) * len(chosen.lists) * len(thread_counts(chosen.threads))
     )
 
 
@@ -70,13 +74,15 @@ def report(out: Path, rows: list[Row], circumstances: dict[str, str], show: Show
     pictures = (
         draw_race(rows, circumstances, out / "race.png"),
         draw_scaling(rows, circumstances, out / "scaling.png"),
+        draw_small(rows, circumstances, out / "small.png"),
     )
-    for table in tables(rows):
+    for table in [*tables(rows), *small_tables(rows)]:
         show.console.print()
         show.console.print(table)
     lines = [f"Not taking part: {name}: {reason}" for name, reason in show.notes.items()]
     if any(row.target is not None for row in rows):
         lines.append("target: a goal set before measuring, on another machine (docs/benchmarks.md)")
+    lines += slower(rows)
     busy = max((row.others_cpu or 0.0 for row in rows), default=0.0)
     if busy > QUIET:
         lines.append(
@@ -115,3 +121,6 @@ def measure(chosen: argparse.Namespace, show: Show) -> Iterator[Row]:
         yield from run_clip(largest, settings, show)
     if "scaling" in chosen.parts:
         yield from run_scaling(chosen.optimizers, settings, show, chosen.quick)
+    if "small" in chosen.parts:
+        models = [LISTS[name] for name in chosen.lists]
+        yield from run_small(models, chosen.optimizers, chosen.threads, settings, show)

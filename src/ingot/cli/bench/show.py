@@ -73,6 +73,16 @@ class Show:
             self.notes[name] = reason
             self.console.print(f"  not taking part: {name}: {reason}", markup=False)
 
+    def brief(self, rows: Sequence[Row]) -> None:
+        """One of many short races is over: our own line is enough, in microseconds."""
+        for row in rows:
+            if row.ours and not self.console.is_terminal:
+                text = f"    {micro(row.best_ms):>9} us best {micro(row.median_ms):>9} median  "
+                text += f"{TITLES[row.optimizer]}, {row.part}"
+                if row.peer_ratio is not None:
+                    text += f"   ({row.peer_ratio:.2f} times as fast as {row.peer})"
+                self.console.print(text, markup=False, highlight=False)
+
     def result(self, rows: Sequence[Row]) -> None:
         """A race is over."""
         self._progress.update(self._task, completed=self._done)
@@ -135,6 +145,11 @@ def times(row: Row | None) -> str:
 def number(value: float) -> str:
     """Three digits that count."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def micro(milliseconds: float) -> str:
+    """Milliseconds as microseconds."""
+    return number(1e3 * milliseconds)
 
 
 def ratio(row: Row | None) -> str:
