@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch._C._autograd import _profiler_enabled
-from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-    required,
-)
 
 from ingot import backends, checkpoint
 from ingot.declare import arguments
@@ -21,27 +14,11 @@ from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.declare.spec import Spec
 from ingot.reductions.norms import Whole, clip_in_place
 from ingot.step.bucket import Bucket
-from ingot.step.handover import handed_over, leaving_no_scale, skips
 from ingot.step.plan import Planner
-from ingot.step.quick import Quick, remember
+from ingot.step.quick import Quick, is_undisturbed
 from ingot.step.roster import all_params
-from ingot.step.run import run, tell_failure
+from ingot.step.whole import whole_step
 from ingot.storage.precision import RULES, SEED, Precision
-
-if TYPE_CHECKING:
-    from typing_extensions import TypedDict
-
-    class Common(TypedDict, total=False):
-        """The keyword-only options of every optimizer, see :class:`FusedOptimizer`."""
-
-        maximize: bool
-        max_grad_norm: float | None
-        backend: str | None
-        state_dtype: torch.dtype | str | None
-        master_weights: bool
-        rounding: str
-        rounding_seed: int
-
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -140,9 +117,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         if isinstance(param_group, dict):
             options = self.group_of(self.defaults)
             options.update(self.respell(param_group))
-            lacking = [option for option, value in options.items() if value is required]
-            if lacking:
-                raise ValueError(f"{name}: {', '.join(lacking)} must be given")
+            arguments.refuse_lacking(name, options)
             self.check(options)
             arguments.refuse_whole(name, "a group", param_group)
             arguments.refuse_no_params(name, options.get("params"))
@@ -168,61 +143,17 @@ class FusedOptimizer(torch.optim.Optimizer):
         Returns:
             What the closure returned, else None.
         """
-        if self._quick is not None and not call and not named and self._is_undisturbed():
+        if self._quick is not None and not call and not named and is_undisturbed(self):
             done = self._quick.step(self._quick.plan, self.__dict__)
             if done is not False:
                 self._grad_norm = None if done is True else (done, self._quick.norm_dtype)
                 return None
             self._quick = None
-        return self._whole_step(*call, **named)
+        return whole_step(self, *call, **named)
 
-    # torch would otherwise wrap this method to run hooks and to mark the step in its profiler. _whole_step is wrapped
+    # torch would otherwise wrap this method to run hooks and to mark the step in its profiler. whole_step is wrapped
     # instead: the quick path is not taken where a hook is to be run or a profiler is on.
     step.hooked = True  # type: ignore[attr-defined]
-
-    def _is_undisturbed(self) -> bool:
-        """Whether no hook is to be called, no profiler is on and nothing is being compiled."""
-        return not (
-            self._optimizer_step_pre_hooks
-            or self._optimizer_step_post_hooks
-            or _global_optimizer_pre_hooks
-            or _global_optimizer_post_hooks
-            or _profiler_enabled()
-            or torch.compiler.is_compiling()
-        )
-
-    @leaving_no_scale
-    @torch.optim.Optimizer.profile_hook_step
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    @torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
-    @torch.no_grad()
-    def _whole_step(self, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
-        """A step that is planned from all parameters, with hooks and profiler marks around it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        # Step counts are Python numbers, so the host must know whether the step is made: this is the only place where
-        # it waits for the device.
-        with handed_over(self, **scaler):
-            roster, _ = self._planner.refresh(self.param_groups)
-            if not skips(self, roster, scaler.get("grad_scaler")):
-                for chosen in roster.rounds:
-                    self._make_step(chosen)
-        return loss
-
-    def _make_step(self, chosen: Sequence[int] | None) -> None:
-        """Plan a step and run it; if planning fails, processes that would wait for this one are told."""
-        try:
-            buckets = self._plan(chosen)
-        except Exception:
-            with contextlib.suppress(Exception):
-                tell_failure(self.spec, self.param_groups, self._everything())
-            raise
-        groups, scale = self.param_groups, getattr(self, "grad_scale", None)
-        self._grad_norm = run(buckets, self.spec, groups, self.state, self._everything(), scale)
-        if self._planner.recalled and scale is None:
-            self._quick = remember(vars(self), self._planner, self.spec, groups, buckets)
 
     def _plan(self, chosen: Sequence[int] | None = None) -> list[Bucket]:
         """The buckets of a step over the parameters with these ordinals; None for all."""
@@ -244,7 +175,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         Args:
             set_to_none: to None (the default) rather than to zeros.
         """
-        if set_to_none and self._quick is not None and self._is_undisturbed():
+        if set_to_none and self._quick is not None and is_undisturbed(self):
             self._quick.forget_gradients(self.param_groups)
         else:
             super().zero_grad(set_to_none)

@@ -1,16 +1,33 @@
-"""What a constructor refuses before torch looks at its arguments: unknown options, and no parameters at all."""
+"""The options that every optimizer has, and what is refused before torch looks at arguments."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import required
 
 from ingot.storage.precision import RULES
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    class Common(TypedDict, total=False):
+        """The keyword-only options of every optimizer, see :class:`ingot.optimizer.FusedOptimizer`."""
+
+        maximize: bool
+        max_grad_norm: float | None
+        backend: str | None
+        state_dtype: torch.dtype | str | None
+        master_weights: bool
+        rounding: str
+        rounding_seed: int
+
 
 _ALWAYS_FUSED = "every step is fused: leave it out"
 # What scripts written for torch.optim hand over.
@@ -66,6 +83,13 @@ def refuse_no_params(owner: str, params: Any) -> None:
             f"{owner}: params must be an iterable of tensors, of (name, tensor) pairs or of parameter "
             f"groups, not {params!r}"
         )
+
+
+def refuse_lacking(owner: str, group: Mapping[str, Any]) -> None:
+    """Raise ValueError for options of a group that have no default and were not given."""
+    lacking = [option for option, value in group.items() if value is required]
+    if lacking:
+        raise ValueError(f"{owner}: {', '.join(lacking)} must be given")
 
 
 def refuse_whole(owner: str, where: str, group: Mapping[str, Any]) -> None:

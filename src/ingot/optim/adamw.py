@@ -14,7 +14,7 @@ from ingot.optimizer import FusedOptimizer, Params
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ingot.optimizer import Common
+    from ingot.declare.arguments import Common
 
 
 class Scalars(NamedTuple):

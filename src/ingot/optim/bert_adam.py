@@ -27,7 +27,7 @@ from ingot.optimizer import FusedOptimizer, Params
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ingot.optimizer import Common
+    from ingot.declare.arguments import Common
 
 # After the warm-up; x is the share of t_total that is done, warmup the share that warms up.
 # Differs from torch_npu: linear with warmup=-1 starts at the full rate (it halves it), cosine and poly work.

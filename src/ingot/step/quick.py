@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._C import _increment_version
+from torch._C._autograd import _profiler_enabled
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ingot.backends.native import NATIVE
 from ingot.declare.spec import Spec
@@ -23,6 +26,18 @@ class Quick(NamedTuple):
     step: Callable[[object, dict[str, Any]], bool | float]
     forget_gradients: Callable[[list[dict[str, Any]]], None]
     norm_dtype: torch.dtype  # of the norm of its gradients
+
+
+def is_undisturbed(optimizer: Optimizer) -> bool:
+    """Whether no hook is to be called, no profiler is on and nothing is being compiled."""
+    return not (
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or _profiler_enabled()
+        or torch.compiler.is_compiling()
+    )
 
 
 def remember(

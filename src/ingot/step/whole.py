@@ -1,0 +1,67 @@
+"""The whole path of a step: planned from all parameters as they are now, with hooks and profiler marks around it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ingot.step.handover import handed_over, leaving_no_scale, skips
+from ingot.step.quick import remember
+from ingot.step.run import run, tell_failure
+
+if TYPE_CHECKING:
+    from ingot.optimizer import FusedOptimizer
+
+
+@leaving_no_scale
+@torch.optim.Optimizer.profile_hook_step
+@torch._disable_dynamo  # type: ignore[attr-defined]
+@torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
+@torch.no_grad()
+def whole_step(
+    optimizer: FusedOptimizer, closure: Callable[[], Any] | None = None, **scaler: Any
+) -> Any:
+    """Make a step.
+
+    Args:
+        optimizer: the optimizer.
+        closure: evaluates the model and returns the loss; it runs first, with gradients enabled.
+        **scaler: ``grad_scaler``, which torch_npu's scaler gives.
+
+    Returns:
+        What the closure returned, else None.
+    """
+    loss = None
+    if closure is not None:
+        with torch.enable_grad():
+            loss = closure()
+    # Step counts are Python numbers, so the host must know whether the step is made: this is the only place where it
+    # waits for the device.
+    with handed_over(optimizer, **scaler):
+        roster, _ = optimizer._planner.refresh(optimizer.param_groups)
+        if not skips(optimizer, roster, scaler.get("grad_scaler")):
+            for chosen in roster.rounds:
+                make_step(optimizer, chosen)
+    return loss
+
+
+def make_step(optimizer: FusedOptimizer, chosen: Sequence[int] | None) -> None:
+    """Plan a step over the parameters with these ordinals (None for all) and run it.
+
+    If planning fails, processes that would wait for this one are told.
+    """
+    spec, groups, planner = optimizer.spec, optimizer.param_groups, optimizer._planner
+    try:
+        buckets = optimizer._plan(chosen)
+    except Exception:
+        with contextlib.suppress(Exception):
+            tell_failure(spec, groups, optimizer._everything())
+        raise
+    scale = getattr(optimizer, "grad_scale", None)
+    everything = optimizer._everything()
+    optimizer._grad_norm = run(buckets, spec, groups, optimizer.state, everything, scale)
+    if planner.recalled and scale is None:
+        optimizer._quick = remember(vars(optimizer), planner, spec, groups, buckets)
