@@ -16,10 +16,13 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent.parent / "src"
 sys.path.insert(0, str(SOURCES))
-from ingot.declare.language import Body, Refused, refuse  # noqa: E402
+from ingot.declare.formula import Formula, Translated  # noqa: E402
+from ingot.declare.language import Refused  # noqa: E402
 from ingot.declare.source import Declared, Module, Optimizer, find_optimizer  # noqa: E402
 from ingot.declare.sums import SUMS  # noqa: E402
+from ingot.declare.targets import Cpp  # noqa: E402
 
+CPP = Cpp()
 OPTIMIZERS = SOURCES / "ingot" / "optim"
 
 
@@ -35,9 +38,8 @@ class Writer:
 
     def __init__(self, optimizer: Optimizer, flags: Mapping[str, bool]) -> None:
         self.optimizer = optimizer
-        self.flags = flags
-        self.name = "_".join([optimizer.name, *(flag for flag, on in flags.items() if on)])
-        self.states = [n for n, f in optimizer.states.items() if f is None or flags.get(f, False)]
+        self.formula = Formula(optimizer, flags)
+        self.name, self.states = self.formula.name, self.formula.states
         self.elements = [*self._elements()]
         self.rest = [] if optimizer.finish is None else [*self._score(), *self._finish()]
         text = without_origins([*self.elements, *self.rest])
@@ -55,86 +57,46 @@ class Writer:
 
     def _elements(self) -> Iterator[str]:
         o = self.optimizer
-        advance, direction = [*self._advance()], [*self._direction()]
+        results = {name: f"state[{k}]" for k, name in enumerate(self.states)}
+        advance = self.formula.advance(CPP, results)
+        direction = self.formula.direction(CPP, "F update_result")
         yield f"  static constexpr int kStates = {len(self.states)};{self._state_comment()}"
         yield f"  static constexpr int kScalars = {len(o.scalars)};"
         yield f"  static constexpr bool kTwoPass = {cpp_bool(o.finish is not None)};"
         yield f"  static constexpr bool kLooksBack = {cpp_bool(o.looks_back)};"
-        yield f"  static constexpr bool kDirectionReadsGrad = {cpp_bool(self.reads_grad)};"
+        yield f"  static constexpr bool kDirectionReadsGrad = {cpp_bool('grad' in direction.names)};"
         yield from self._sums()
         yield f"  template <class F> struct Scalars {{ F {', '.join(o.scalars)}; }};"
-        yield from advance
-        yield from direction
-
-    def _state_comment(self) -> str:
-        return f"  // {', '.join(self.states)}" if self.states else ""
-
-    def _body(self, declared: Declared) -> tuple[Body, list[str]]:
-        """A body that may read the operands this variant has, and the names of all its states."""
-        *operands, _ = [argument.arg for argument in declared.function.args.args]
-        if operands[:2] != ["param", "grad"]:
-            raise refuse(
-                declared.path, declared.function.args, "expected param, grad, the states, s"
-            )
-        absent = frozenset(operands[2:]) - set(self.states)
-        body = Body(
-            declared.path,
-            self._flags(declared),
-            {"s": self.optimizer.scalars},
-            set(operands) - absent,
-            absent,
-        )
-        return body, operands[2:]
-
-    def _flags(self, declared: Declared) -> dict[str, bool]:
-        """The flags a function takes; it may test no others."""
-        return {a.arg: self.flags[a.arg] for a in declared.function.args.kwonlyargs}
-
-    def _loads(self, names: Sequence[str], body: Body) -> Iterator[str]:
-        taken = [name for name in names if name in self.states and name in body.names_read]
-        return indent(f"F {name} = state[{self.states.index(name)}];" for name in taken)
-
-    def _advance(self) -> Iterator[str]:
-        declared = self.optimizer.advance
-        body, names = self._body(declared)
-        results = [f"state[{self.states.index(n)}]" if n in self.states else None for n in names]
-        text = body.function(declared.function, results)
-        yield from origin(declared)
+        yield from origin(o.advance)
         yield "  template <class F> static void advance(F param, F grad, F* state, const Scalars<F>& s) {"
-        yield from self._loads(names, body)
-        yield from indent(text)
+        yield from self._loads(advance)
+        yield from indent(advance.lines)
         yield "  }"
-
-    def _direction(self) -> Iterator[str]:
-        declared = self.optimizer.direction
-        body, names = self._body(declared)
-        text = body.function(declared.function, ["F update_result"])
-        self.reads_grad = "grad" in body.names_read
-        yield from origin(declared)
+        yield from origin(o.direction)
         yield (
             "  template <class F> static F direction"
             "(F param, F grad, const F* state, const Scalars<F>& s) {"
         )
-        yield from self._loads(names, body)
-        yield from indent([*text, "return update_result;"])
+        yield from self._loads(direction)
+        yield from indent([*direction.lines, "return update_result;"])
         yield "  }"
+
+    def _state_comment(self) -> str:
+        return f"  // {', '.join(self.states)}" if self.states else ""
+
+    def _loads(self, function: Translated) -> Iterator[str]:
+        taken = [n for n in function.states if n in self.states and n in function.names]
+        return indent(f"F {name} = state[{self.states.index(name)}];" for name in taken)
 
     def _sums(self) -> Iterator[str]:
         o = self.optimizer
         if o.finish is None:
             return
-        read = self._finish_body(o.finish)[0].fields_read
+        read = self.formula.finish(CPP).fields
         yield f"  static constexpr bool kRows = {cpp_bool(o.rows)};"
         yield f"  static constexpr unsigned kSums = {mask(o.sums)};"
         of_row = mask([name for name in o.sums if ("row", name) in read])
         yield f"  static constexpr unsigned kRowSums = {of_row};  // what finish reads of a row"
-
-    def _finish_body(self, declared: Declared) -> tuple[Body, list[str]]:
-        fields = (*self.optimizer.sums, "root_n")
-        records = {"row": fields, "total": fields, "s": self.optimizer.scalars}
-        names = {"row_scores", "total_score"}
-        body = Body(declared.path, self._flags(declared), records, names, element=False)
-        return body, body.function(declared.function, ["keep_result", "rate_result"])
 
     def _finish(self) -> Iterator[str]:
         declared = self.optimizer.finish
@@ -143,7 +105,7 @@ class Writer:
         yield "  template <class F>"
         yield "  static void finish(const Sums<F>& row, const Sums<F>& total, F row_scores, F total_score,"
         yield "                     const Scalars<F>& s, F& keep_result, F& rate_result) {"
-        yield from indent(self._finish_body(declared)[1])
+        yield from indent(self.formula.finish(CPP).lines)
         yield "  }"
 
     def _score(self) -> Iterator[str]:
@@ -151,14 +113,9 @@ class Writer:
         if o.score is None:
             yield "  template <class F> static F score(const Sums<F>&, const Scalars<F>&) { return F(0); }"
             return
-        if o.score.function.args.kwonlyargs:
-            raise refuse(o.score.path, o.score.function.args, "score takes no flags")
-        body = Body(
-            o.score.path, {}, {"sums": (*o.sums, "root_n"), "s": o.scalars}, set(), element=False
-        )
         yield from origin(o.score)
         yield "  template <class F> static F score(const Sums<F>& sums, const Scalars<F>& s) {"
-        yield from indent(body.function(o.score.function, ["F score_result"]))
+        yield from indent(self.formula.score(CPP, "F score_result").lines)
         yield from indent(["return score_result;"])
         yield "  }"
 

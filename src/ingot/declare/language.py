@@ -1,4 +1,4 @@
-"""The language of declared math: what a body may contain, and its translation into C++ statements."""
+"""The language of declared math: what a body may contain, and its translation into the statements of a target."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# word -> (C++ function of elements.h, number of arguments)
-WORDS = {
-    "sqrt": ("sqrt", 1),
-    "absolute": ("absolute", 1),
-    "maximum": ("maximum", 2),
-    "where": ("where", 3),
-}
+from ingot.declare.targets import Cpp, Target
+
+WORDS = {"sqrt": 1, "absolute": 1, "maximum": 2, "where": 3}  # and their numbers of arguments
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 COMPARISONS = {ast.Lt: "<", ast.Gt: ">", ast.Eq: "=="}
 
@@ -61,6 +57,7 @@ class Body:
         absent: states the function takes but this variant lacks.
         element: whether this is the math of one element, computed in float32. There what needs scalars
             only is refused: ``1 - s.beta1`` would be rounded twice.
+        target: the language it is translated into.
     """
 
     path: Path
@@ -69,13 +66,14 @@ class Body:
     names: set[str]
     absent: frozenset[str] = frozenset()
     element: bool = True
+    target: Target = field(default_factory=Cpp)
     conditions: set[str] = field(default_factory=set)  # names that hold a comparison
     scalars: set[str] = field(default_factory=set)  # names that hold a scalar now
     fields_read: set[tuple[str, str]] = field(default_factory=set)
     names_read: set[str] = field(default_factory=set)
 
     def expression(self, node: ast.expr) -> str:
-        """The C++ text of one expression."""
+        """The text of one expression."""
         match node:
             case ast.Name(id=name):
                 return self._name(node, name)
@@ -83,17 +81,17 @@ class Body:
                 if name not in self.records[record]:
                     raise refuse(self.path, node, f"`{record}` has no field `{name}`")
                 self.fields_read.add((record, name))
-                return f"{record}.{name}"
+                return self.target.field(record, name)
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                return f"F({float(value)!r})"
+                return self.target.constant(float(value))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return f"(-{self.expression(operand)})"  # two signs in a row: a decrement
             case ast.BinOp(left=left, op=op, right=right) if type(op) in SIGNS:
                 self._refuse_scalars(node)
-                return f"({self.expression(left)} {SIGNS[type(op)]} {self.expression(right)})"
+                return self._binary(left, SIGNS[type(op)], right)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
                 self._refuse_scalars(node)
-                return f"({self.expression(left)} {COMPARISONS[type(op)]} {self.expression(right)})"
+                return self._binary(left, COMPARISONS[type(op)], right)
             case ast.IfExp(test=test, body=then, orelse=other):
                 return self.expression(then if self._decided(test) else other)
             case ast.Call(func=ast.Name(id=word), args=arguments, keywords=[]) if word in WORDS:
@@ -101,7 +99,7 @@ class Body:
         raise refuse(self.path, node, "outside the language of declared math")
 
     def function(self, node: ast.FunctionDef, results: Sequence[str | None]) -> list[str]:
-        """The C++ statements of a function; its ``return`` assigns to ``results`` (None: not wanted)."""
+        """The statements of a function; its ``return`` assigns to ``results`` (None: not wanted)."""
         lines: list[str] = []
         if not self._block(node.body, results, lines):
             raise refuse(self.path, node.body[-1], "a function must end in a return")
@@ -139,12 +137,12 @@ class Body:
             )
         if name in self.names:
             self.names_read.add(name)  # an operand that is only written needs its variable as well
-        kind = "" if name in self.names else "bool " if condition else "F "
+        new = name not in self.names
         self.names.add(name)
         (self.scalars.add if self._is_scalar(value) else self.scalars.discard)(name)
         if condition:
             self.conditions.add(name)
-        return f"{kind}{name} = {text};"
+        return self.target.assignment(name, text, new=new, condition=condition)
 
     def _returned(
         self, node: ast.Return, value: ast.expr, results: Sequence[str | None]
@@ -154,7 +152,12 @@ class Body:
             raise refuse(self.path, node, f"expected {len(results)} result(s)")
         for result, one in zip(results, values, strict=True):
             if result is not None:
-                yield f"{result} = {bare(self.expression(one))};"
+                text = bare(self.expression(one))
+                if text != result:  # a state that is returned as it was assigned
+                    yield self.target.assignment(result, text, new=False, condition=False)
+
+    def _binary(self, left: ast.expr, sign: str, right: ast.expr) -> str:
+        return self.target.binary(self.expression(left), sign, self.expression(right))
 
     def _name(self, node: ast.expr, name: str) -> str:
         if name in self.absent:
@@ -165,15 +168,12 @@ class Body:
         return name
 
     def _call(self, node: ast.expr, word: str, arguments: Sequence[ast.expr]) -> str:
-        name, arity = WORDS[word]
-        if len(arguments) != arity:
-            raise refuse(self.path, node, f"{word} takes {arity} argument(s)")
+        if len(arguments) != WORDS[word]:
+            raise refuse(self.path, node, f"{word} takes {WORDS[word]} argument(s)")
         if word == "where" and not self._is_condition(arguments[0]):
             raise refuse(self.path, node, "the first argument of where must be a comparison")
         self._refuse_scalars(node)
-        texts = [self.expression(argument) for argument in arguments]
-        # The type is spelled out, so that a constant and an element may meet in one call.
-        return f"{name}<F>({', '.join(texts)})"
+        return self.target.call(word, [self.expression(argument) for argument in arguments])
 
     def _decided(self, test: ast.expr) -> bool:
         match test:
