@@ -38,9 +38,10 @@ class FusedOptimizer(torch.optim.Optimizer):
             (default None: no clipping). ``.grad`` stays as it is; ``grad_norm`` has the norm of the last step.
         backend: the name of a backend (default None: the first in ``ingot.backends.TABLE`` that takes a bucket).
         state_dtype: type of the states: None for float32 (float64 for float64 parameters), "param" for the
-            parameter's own type, torch.float32, torch.bfloat16 or torch.float16; see docs/precision.md.
+            parameter's own type, torch.float32, torch.bfloat16, torch.float16, or "8bit" for blocks of 8-bit codes
+            (tensors of 4096 elements or more); see docs/precision.md.
         master_weights: keep a float32 copy of 16-bit parameters in the state (default False).
-        rounding: "nearest" or "stochastic", for parameters and states stored in 16 bits.
+        rounding: "nearest" or "stochastic", for parameters and states stored in 16 or 8 bits.
         rounding_seed: seed of the stochastic rounding (default 0); saved in checkpoints, may differ by group.
     """
 
@@ -126,7 +127,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         try:
             arguments.refuse_wrong_names(name, param_group)
             for param in param_group["params"]:
-                self.precision.stored(param.dtype)
+                self.precision.wide(param.dtype)
         except ValueError as error:
             self.param_groups.pop()
             raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import gcd
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 # commit; on the CPU it stays in the cache as well.
 PIECE_ON_CPU, PIECE = 1 << 18, 1 << 24
 # Temporaries alive at the same time: operands in the type of the math and results; random bits are int64.
-BUFFERS, BUFFERS_OF_BITS = 9, 16
+BUFFERS, BUFFERS_OF_BITS, BUFFERS_OF_BLOCKS = 9, 16, 6
 
 
 class Piece:
@@ -71,8 +72,9 @@ class Piece:
             self._cut(self.bucket.masters[self.index]).copy_(value)
             self.stored.copy_(value)
 
-    def _parts(self) -> list[list[Tensor]]:
-        return [[*map(self._cut, parts)] for parts in self.bucket.parts_of(self.index)]
+    def _parts(self) -> list[Sequence[Tensor]]:
+        every = zip(self.bucket.formats, self.bucket.parts_of(self.index), strict=True)
+        return [parts if self.rows is None else form.cut(parts, self.rows) for form, parts in every]
 
     def _bits(self, operand: int) -> Bits | None:
         """Random bits for every element, if anything is rounded stochastically."""
@@ -102,6 +104,7 @@ class Reference(Backend):
         stored = bucket.params[0]
         if bucket.plain and not stored.is_meta:
             count = BUFFERS + (0 if bucket.rounding is None else BUFFERS_OF_BITS)
+            count += BUFFERS_OF_BLOCKS if any(form.block > 1 for form in bucket.formats) else 0
             reserve(stored.device, max(sizes), math_dtype(stored.dtype), count)
         if bucket.variant.two_pass:
             bucket.prepared = Rows(bucket, sum_dtype(stored))
@@ -176,7 +179,11 @@ class Reference(Backend):
         update = variant.direction(param, grad, states, s) if variant.spec.looks_back else None
         piece.store_states(new)
         if update is None:
-            update = variant.direction(param, grad, piece.states(), s)
+            stored = piece.states()
+            if not variant.two_pass:
+                triples = zip(piece.bucket.formats, new, stored, strict=True)
+                stored = [one if form.unrounded else two for form, one, two in triples]
+            update = variant.direction(param, grad, stored, s)
         return param, update
 
 
@@ -184,10 +191,11 @@ def pieces(bucket: Bucket, index: int) -> Iterator[Piece]:
     """A tensor whole, or some rows at a time if it is large and its states can be cut like it."""
     param = bucket.params[index]
     most = PIECE_ON_CPU if param.device.type == "cpu" else PIECE
-    cuttable = bucket.plain and all(len(form.parts) == 1 for form in bucket.formats)
-    if param.numel() <= most or param.ndim == 0 or not cuttable:
+    if param.numel() <= most or param.ndim == 0 or not bucket.plain:
         yield Piece(bucket, index, None)
         return
-    rows = max(most * param.shape[0] // param.numel(), 1)
+    block = max((form.block for form in bucket.formats), default=1)
+    unit = block // gcd(block, param.numel() // param.shape[0])  # rows that fill whole blocks
+    rows = max(most * param.shape[0] // param.numel() // unit, 1) * unit
     for start in range(0, param.shape[0], rows):
         yield Piece(bucket, index, slice(start, min(start + rows, param.shape[0])))

@@ -59,7 +59,7 @@ def loaded_tensor(
         raise ValueError(
             f"{where}: the parameter is a {kind_of(param)} tensor, its state a {kind_of(value)} one"
         )
-    dtype = torch.float32 if key == MASTER else optimizer.precision.stored(param.dtype)
+    dtype = torch.float32 if key == MASTER else optimizer.precision.wide(param.dtype)
     try:
         check_placement(where, param, value)
     except RuntimeError as error:

@@ -52,6 +52,23 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
+def like(tensor: Tensor, part: Tensor) -> Tensor:
+    """A DTensor laid out like another, with this local part; ``part`` itself where the other is none."""
+    if not is_dtensor(tensor):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    whole: DTensor = tensor  # type: ignore[assignment]
+    return DTensor.from_local(
+        part,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=torch.empty(whole.shape, device="meta").stride(),
+    )
+
+
 def split_of(tensor: Tensor) -> Split:
     """Over which process groups a tensor is split. Groups of one process do not count."""
     if not is_dtensor(tensor):

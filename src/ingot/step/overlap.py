@@ -14,7 +14,7 @@ from ingot.step.bucket import Bucket
 from ingot.step.roster import PLAIN, Place
 
 T = TypeVar("T")
-UNIT = 2  # bytes: the size of the smallest element; all elements are aligned to it
+UNIT = 1  # bytes: the size of the smallest element
 
 
 class Extent(NamedTuple):
@@ -149,7 +149,7 @@ def refuse_shared_state(
 
 
 def units(tensor: Tensor) -> Tensor:
-    """The addresses a tensor uses, in units of two bytes."""
+    """The addresses a tensor uses, in units of the smallest element."""
     size = tensor.element_size() // UNIT
     first = tensor.data_ptr() // UNIT + offsets(tensor).reshape(-1, 1) * size
     return (first + torch.arange(size, device="cpu")).reshape(-1)

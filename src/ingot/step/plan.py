@@ -212,7 +212,9 @@ def gather(
     except (KeyError, TypeError):
         return None
     if outline.specs is not None:
-        lists = [outline.specs.parts(each) for each in (owners, found.grads, *found.states)]
+        lists = [outline.specs.parts(each) for each in (owners, found.grads)]
+        for placed, each in zip(outline.placed, found.states, strict=True):
+            lists.append(outline.specs.parts(each) if placed else each)
         if any(parts is None for parts in lists):
             return None
         found.params, found.grads, *found.states = lists  # type: ignore[assignment]

@@ -67,6 +67,12 @@ class Outline:
         names = [name + part for name, form in pairs for part in form.parts]
         return [*names, MASTER] if self.kind.master else names
 
+    @property
+    def placed(self) -> list[bool]:
+        """For every entry, whether it is laid out over the processes as its parameter is; see ``Format.parts``."""
+        placed = [not part for form in self.kind.formats for part in form.parts]
+        return [*placed, True] if self.kind.master else placed
+
 
 @dataclass(eq=False)
 class Found:
@@ -100,7 +106,7 @@ def survey(
         refuse_pair(place, param, grad)
         variant = spec.variant(groups[place.group])
         slots = state.get(param, {})
-        formats = (precision.format(param),) * len(variant.states)
+        formats = tuple(precision.format(param, spec.states[name]) for name in variant.states)
         kind = Kind(
             place.group,
             variant,
@@ -180,11 +186,11 @@ def prepared(
             f"{place}: shape {tuple(param.shape)}, but its state {name} is {problem}; delete "
             "optimizer.state[param] to start its state afresh"
         )
+    if dtensor.is_dtensor(param) or dtensor.is_dtensor(tensors[0]):
+        dtensor.check(f"{place}, state {name}", param, tensors[0])
     tensors = form.brought(param, tensors)
     for tensor in tensors:
         refuse_self_overlap(f"{place}, state {name}", tensor)
-        if dtensor.is_dtensor(param) or dtensor.is_dtensor(tensor):
-            dtensor.check(f"{place}, state {name}", param, tensor)
     return tensors
 
 

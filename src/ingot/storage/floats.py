@@ -17,6 +17,8 @@ class FloatFormat:
     """One tensor of one type; made by :func:`floats`, so that equal formats are the same object."""
 
     parts: tuple[str, ...] = ("",)
+    unrounded = False
+    block = 1
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -35,11 +37,14 @@ class FloatFormat:
         return [state]
 
     def problem(self, param: Tensor, tensors: Sequence[Any]) -> str | None:
-        """A state has the shape of its parameter."""
+        """A state has the shape of its parameter; the codes of another format are no values."""
         (tensor,) = tensors
-        if isinstance(tensor, Tensor) and tensor.shape == param.shape:
-            return None
-        return str(tuple(tensor.shape)) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if not isinstance(tensor, Tensor):
+            return type(tensor).__name__
+        if tensor.shape != param.shape:
+            return str(tuple(tensor.shape))
+        numbers = tensor.is_floating_point() or tensor.is_complex()
+        return None if numbers else f"of {tensor.dtype}, not {self.dtype}"
 
     def brought(self, param: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
         """An ordinary tensor: no inference tensor, which nothing may change, and no lazy view."""
@@ -49,6 +54,10 @@ class FloatFormat:
         if tensor.is_inference():
             tensor = tensor.clone()
         return [resolved(tensor)]
+
+    def cut(self, tensors: Sequence[Tensor], rows: slice) -> list[Tensor]:
+        """The tensor of some rows."""
+        return [tensors[0][rows]]
 
     def load(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The values in the type of the math."""

@@ -20,13 +20,19 @@ class Format(Protocol):
     Attributes:
         name: what users and messages call it.
         parts: the suffixes of its entries in ``optimizer.state[param]``; the first is empty, so that the first
-            entry carries the name of the state.
+            entry carries the name of the state. That entry has the shape of the parameter and, where that is a
+            DTensor, its placements; further entries are plain tensors about the local part.
         rounds: whether storing loses digits, so that stochastic rounding has something to do.
+        unrounded: whether the update of an elementwise optimizer is computed from the new states before they are
+            rounded; otherwise, and always in two passes, it is computed from the states as they are stored.
+        block: how many elements, consecutive in row-major order, can only be stored together.
     """
 
     name: str
     parts: tuple[str, ...]
     rounds: bool
+    unrounded: bool
+    block: int
 
     def new(self, param: Tensor, start: float) -> list[Tensor]:
         """The tensors of a state that is ``start`` everywhere."""
@@ -36,6 +42,9 @@ class Format(Protocol):
 
     def brought(self, param: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors on the parameter's device and in the types of this format; the same objects if they are."""
+
+    def cut(self, tensors: Sequence[Tensor], rows: slice) -> list[Tensor]:
+        """The tensors, local ones, of some rows, which must begin and end where blocks do."""
 
     def load(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The values in the type of the math, shaped like the parameter."""

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from ingot.declare.options import FLAG, Rule
+from ingot.declare.spec import State
+from ingot.storage import blockwise8
 from ingot.storage.floats import floats
 from ingot.storage.format import Format
 from ingot.storage.rounding import HALVES
 
 SUPPORTED = (torch.float32, *HALVES, torch.float64, torch.complex64, torch.complex128)
-STATE_DTYPES = (None, "param", torch.float32, *HALVES)
+EIGHT_BIT = "8bit"
+STATE_DTYPES = (None, "param", torch.float32, *HALVES, EIGHT_BIT)
 ROUNDINGS = ("nearest", "stochastic")
 
 RULES = {
@@ -40,29 +43,38 @@ class Precision:
     """The precision options of one optimizer, checked by ``RULES``.
 
     Attributes:
-        state_dtype: None for the type of the math, "param" for the parameter's own, float32 or a 16-bit type.
+        state_dtype: None for the type of the math, "param" for the parameter's own, float32, a 16-bit type, or
+            "8bit" for blocks of 8-bit codes, see ``ingot.storage.blockwise8``.
         master_weights: keep a float32 copy of 16-bit parameters in the state.
-        rounding: "nearest" or "stochastic", for what is stored in 16 bits.
+        rounding: "nearest" or "stochastic", for what is stored in 16 or 8 bits.
     """
 
     state_dtype: torch.dtype | str | None = None
     master_weights: bool = False
     rounding: str = "nearest"
 
-    def format(self, param: Tensor) -> Format:
-        """How the states of a parameter are kept; raises ValueError if the option cannot be honoured."""
-        return floats(self.stored(param.dtype))
+    def format(self, param: Tensor, state: State) -> Format:
+        """How a state of a parameter is kept; raises ValueError if the option cannot be honoured."""
+        if self.in_blocks(param):
+            return blockwise8.SIGNED if state.signed else blockwise8.UNSIGNED
+        return floats(self.wide(param.dtype))
 
-    def stored(self, dtype: torch.dtype) -> torch.dtype:
-        """The type of the states of a parameter of type ``dtype``; raises if the option cannot be honoured."""
+    def in_blocks(self, param: Tensor) -> bool:
+        """Whether the states of a parameter are kept as 8-bit codes; the size of a DTensor is that of the whole."""
+        wide = self.wide(param.dtype)  # raises for the types whose states cannot be
+        return self.state_dtype == EIGHT_BIT and (
+            wide is torch.float32 and param.numel() >= blockwise8.FEWEST
+        )
+
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The type of states kept as numbers, of a parameter of type ``dtype``; raises if they cannot be."""
         own = dtype if dtype.is_complex or dtype is torch.float64 else torch.float32
         if self.state_dtype is None:
             return own
         if self.state_dtype == "param":
             return dtype
         if own is torch.float32:
-            assert isinstance(self.state_dtype, torch.dtype)
-            return self.state_dtype
+            return self.state_dtype if isinstance(self.state_dtype, torch.dtype) else own
         if own is torch.complex64 and self.state_dtype is torch.float32:
             return own  # pairs of float32
         raise ValueError(
@@ -81,4 +93,5 @@ class Precision:
         """
         if self.rounding == "nearest":
             return False
-        return self.format(param).rounds or (param.dtype in HALVES and not self.master_weights)
+        narrow = self.in_blocks(param) or self.wide(param.dtype) in HALVES
+        return narrow or (param.dtype in HALVES and not self.master_weights)
