@@ -119,8 +119,9 @@ def first_state(rank: int, processes: int) -> None:
                     _init_optim_state(optimizer)
                     for param, old in zip(params, before, strict=True):
                         where = f"{stem}, {backend}, {name}, {tuple(param.shape)}"
-                        # torch.optim, too, makes 0.0 of -0.0 here where the gradient itself is the update.
-                        if not (stem in ("sgd", "adadelta") and options.get("maximize")):
+                        # torch.optim, too, makes 0.0 of -0.0 here where the update has the sign of the gradient.
+                        signed = ("sgd", "adadelta", "rmsprop", "rmsprop_tf")
+                        if not (stem in signed and options.get("maximize")):
                             assert torch.equal(bits(param), old), where
                         assert param.grad is None
                         for key, value in optimizer.state.get(param, {}).items():
