@@ -145,6 +145,9 @@ class FusedOptimizer(torch.optim.Optimizer):
             What the closure returned, else None.
         """
         if self._quick is not None and not call and not named and is_undisturbed(self):
+            if self._quick.unsettled:
+                for group in self.param_groups:
+                    self.check(group)
             done = self._quick.step(self._quick.plan, self.__dict__)
             if done is not False:
                 self._grad_norm = None if done is True else (done, self._quick.norm_dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import required
 
 Number = float | Tensor
+_LISTS = ("params", "param_names")  # of a group, which are no options
 
 
 class OptionError(ValueError, TypeError):
@@ -69,6 +70,15 @@ def real(value: Any) -> float:
 def is_flag(value: Any) -> bool:
     """True, False, or the 0 and 1 that older scripts pass."""
     return not isinstance(value, Tensor) and value in (True, False)
+
+
+def may_change(group: Mapping[str, Any]) -> bool:
+    """Whether an option of a group can be changed in place, as a list or a tensor can."""
+    for option, value in group.items():
+        values = value if type(value) is tuple else (value,)
+        if any(isinstance(each, (Tensor, list)) for each in values) and option not in _LISTS:
+            return True
+    return False
 
 
 class _Betas(Rule):

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ingot import backends
+from ingot.declare.options import may_change
 from ingot.declare.spec import Spec, Variant
 from ingot.step.bucket import Bucket, Members
 from ingot.step.facts import Facts, find_facts
@@ -107,13 +108,13 @@ class Planner:
         return buckets
 
     def _check_options(self, groups: Groups) -> None:
-        """Check the options of a group again if one was replaced since they were found good."""
+        """Check the options of a group again if one may have changed since they were found good."""
         for number, group in enumerate(groups):
             known = self.checked[number] if number < len(self.checked) else {}
             if len(known) + 1 != len(group) or any(group.get(k) is not v for k, v in known.items()):
                 self.check(group)
                 good = {name: value for name, value in group.items() if name != "params"}
-                self.checked[number : number + 1] = [good]
+                self.checked[number : number + 1] = [{} if may_change(group) else good]
 
     def _recall(
         self,

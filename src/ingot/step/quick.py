@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ingot.backends.native import NATIVE
+from ingot.declare.options import may_change
 from ingot.declare.spec import Spec
 from ingot.reductions.norms import norm_dtype
 from ingot.step.bucket import Bucket
@@ -26,6 +27,7 @@ class Quick(NamedTuple):
     step: Callable[[object, dict[str, Any]], bool | float]
     forget_gradients: Callable[[list[dict[str, Any]]], None]
     norm_dtype: torch.dtype  # of the norm of its gradients
+    unsettled: bool  # whether options can be changed in place, and must be checked in every step
 
 
 def is_undisturbed(optimizer: Optimizer) -> bool:
@@ -89,7 +91,8 @@ def remember(
     if plan is None:
         return None
     dtype = norm_dtype([bucket.grads[0] for bucket in buckets])
-    return Quick(plan, core.quick_step, core.forget_gradients, dtype)
+    unsettled = any(map(may_change, groups))
+    return Quick(plan, core.quick_step, core.forget_gradients, dtype, unsettled)
 
 
 def is_native(bucket: Bucket) -> bool:
