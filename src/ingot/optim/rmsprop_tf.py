@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 def scalars(group: Group, step: int) -> Scalars:
-    """The same in every step."""
+    """The same in every step.
+
+    Differs from torch_npu: with lr=0 nothing decays. torch.distributed.checkpoint makes states to load into by a step
+    with lr=0, after it has loaded the parameters.
+    """
     lr, decay = float(group["lr"]), group["weight_decay"]
     in_buffer = group["momentum"] and group["lr_in_momentum"]
     return Scalars(
-        keep=1 - decay if group["decoupled_decay"] else 1.0,
+        keep=1 - decay if group["decoupled_decay"] and lr else 1.0,
         rate=1.0 if in_buffer else lr,
         alpha=group["alpha"],
         comp=1 - group["alpha"],
