@@ -82,11 +82,12 @@ def test_saved_and_loaded_states_go_on_the_same(case: Case, tmp_path: Path) -> N
     assert_same(tensors_of(second[2].optimizer), tensors_of(first[2].optimizer))
 
 
-def scaled_step(case: Case, overflow: bool) -> tuple[Any, Any, Any]:
+def scaled_step(case: Case, overflow: bool, fused_scaling: bool = True) -> tuple[Any, Any, Any]:
     """A step through a scaler, as Accelerate makes it with fp16; its own needs a GPU."""
     Accelerator(cpu=True)
     model = language_model(dropout=0.0)
     optimizer = make(case, model.parameters())
+    optimizer._step_supports_amp_scaling = fused_scaling
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     wrapped = AcceleratedOptimizer(optimizer, scaler=scaler)
     scaler.scale(model(**batch()).loss).backward()
@@ -118,6 +119,16 @@ def test_an_overflow_changes_nothing(case: Case) -> None:
 
 @each_case
 def test_an_overflow_is_known_as_a_skipped_step(case: Case) -> None:
-    """Schedulers and scripts ask ``step_was_skipped``."""
+    """With the line that docs/precision.md gives. Without it a fused step counts as made, as torch's own does."""
     wrapped, _, _ = scaled_step(case, overflow=True)
+    assert not wrapped.step_was_skipped
+    begin_anew()
+    wrapped, optimizer, before = scaled_step(case, overflow=True, fused_scaling=False)
     assert wrapped.step_was_skipped
+    assert_same(tensors_of(optimizer), before["tensors"])  # the scaler has unscaled the gradients
+    begin_anew()
+    wrapped, optimizer, _ = scaled_step(case, overflow=False, fused_scaling=False)
+    assert not wrapped.step_was_skipped
+    begin_anew()
+    _, other, _ = scaled_step(case, overflow=False)
+    assert_same(tensors_of(optimizer), tensors_of(other))

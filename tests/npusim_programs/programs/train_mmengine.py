@@ -24,8 +24,8 @@ warnings.filterwarnings("ignore")
 # MMEngine 0.10.7 keeps objects of its own in checkpoints, which torch.load has refused since 2.6.
 os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 
-# Larger steps than the others: its learning rate is not divided by a root of squares.
-RATES = {"NpuFusedSGD": 0.2, "SGD": 0.2}
+# Larger steps than the others: SGD does not divide by a root of squares, Adadelta's rate is 1 by default.
+RATES = {"NpuFusedSGD": 0.2, "SGD": 0.2, "NpuFusedAdadelta": 1.0}
 
 
 @MODELS.register_module()
