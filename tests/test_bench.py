@@ -48,7 +48,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     command = [sys.executable, "-m", "ingot", "bench", "--shapes", "tiny", "--rounds", "1"]
     # DeepSpeed, where it is installed, would compile for a minute.
     command += ["--parts", "race,precision,clip", "--without", "deepspeed", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     assert (out / "race.png").read_bytes().startswith(b"\x89PNG")
     with (out / "bench.csv").open(newline="", encoding="utf-8") as file:

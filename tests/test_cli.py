@@ -19,7 +19,7 @@ from ingot.cli import COMMANDS, checks, info, main
 
 def ingot_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ingot", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=1800)
 
 
 EXTRAS = ["rich", "matplotlib", "sklearn", "numpy"]

@@ -67,7 +67,7 @@ def run(page: Path, blocks: Iterable[Block], folder: Path) -> None:
     program = folder / f"{page.stem}.py"
     program.write_text("\n".join(lines) + "\n")
     done = subprocess.run(
-        [sys.executable, program.name], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, program.name], cwd=folder, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, f"(line numbers are those of {page_id(page)})\n{done.stderr}"
 

@@ -31,7 +31,7 @@ def losses_of(text: str) -> dict[int, float]:
 def finish(folder: Path, processes: int) -> dict[int, float]:
     process = start(folder, processes)
     try:
-        text, _ = process.communicate(timeout=400)
+        text, _ = process.communicate(timeout=1800)
     finally:
         process.kill()
     assert process.returncode == 0, text
@@ -49,7 +49,7 @@ def kill_after(folder: Path, step: int) -> dict[int, float]:
             if f"step {step} loss" in line:
                 os.kill(int(re.findall(r"process 1 of 2, pid (\d+)", text)[0]), signal.SIGKILL)
                 break
-        rest, _ = process.communicate(timeout=400)
+        rest, _ = process.communicate(timeout=1800)
     finally:
         process.kill()
     assert process.returncode != 0, text + rest

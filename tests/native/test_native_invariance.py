@@ -25,7 +25,7 @@ def run_script(*arguments: str, **environment: str) -> subprocess.CompletedProce
         env={**os.environ, "OMP_WAIT_POLICY": "passive", **environment},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
 
 

@@ -8,17 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.groups import BetaGroup, refuse_difference, respelled
-from ingot.declare.options import (
-    BETA,
-    EPS,
-    FLAG,
-    LR,
-    WEIGHT_DECAY,
-    Default,
-    Number,
-    Rule,
-    real,
-)
+from ingot.declare.options import BETA, EPS, FLAG, LR, WEIGHT_DECAY, Default, Number, Rule, real
 from ingot.declare.spec import Clip, Group, Spec
 from ingot.declare.words import sqrt
 from ingot.optim.moments import MOMENTS_AMSGRAD, advance
