@@ -16,8 +16,10 @@ from ingot.reductions.norms import Whole, clip_in_place
 from ingot.step.bucket import Bucket
 from ingot.step.plan import Planner
 from ingot.step.quick import Quick, is_undisturbed
+from ingot.step.refuse import refuse_offload
 from ingot.step.roster import all_params
 from ingot.step.whole import whole_step
+from ingot.storage.offload import Offload
 from ingot.storage.precision import RULES, SEED, Precision
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
@@ -43,6 +45,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         master_weights: keep a float32 copy of 16-bit parameters in the state (default False).
         rounding: "nearest" or "stochastic", for parameters and states stored in 16 or 8 bits.
         rounding_seed: seed of the stochastic rounding (default 0); saved in checkpoints, may differ by group.
+        offload: "cpu" to keep the states of parameters on an accelerator in host memory, and to make the step there
+            (default None: states are where their parameter is); see docs/memory.md.
     """
 
     spec: ClassVar[Spec]
@@ -70,15 +74,16 @@ class FusedOptimizer(torch.optim.Optimizer):
         master_weights: bool = False,
         rounding: str = "nearest",
         rounding_seed: int = 0,
+        offload: str | None = None,
         **unknown: Any,
     ) -> None:
         arguments.refuse_unknown(type(self), unknown)
         if backend is not None:
             backends.named(backend)
         self.backend = backend
-        options = dict(state_dtype=state_dtype, master_weights=master_weights, rounding=rounding)
-        check_all(type(self).__name__, RULES, options)
-        self.precision = Precision(state_dtype, bool(master_weights), rounding)
+        kept = dict(master_weights=master_weights, rounding=rounding, offload=offload)
+        check_all(type(self).__name__, RULES, {"state_dtype": state_dtype, **kept})
+        self.precision = Precision(state_dtype, bool(master_weights), rounding, offload)
         self._refresh()
         common = dict(maximize=maximize, max_grad_norm=max_grad_norm, rounding_seed=rounding_seed)
         self.check({**common, **defaults})
@@ -87,7 +92,11 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _refresh(self) -> None:
         """Forget everything that was derived from the state."""
-        self._planner = Planner(type(self).__name__, self.spec, self.check)
+        if self.precision.offload is None:
+            self._offload: Offload | None = None
+        else:  # its hooks are on the parameters, and copies may be under way: it outlives the state
+            self._offload = vars(self).get("_offload") or Offload()
+        self._planner = Planner(type(self).__name__, self.spec, self.check, self._offload)
         self._quick: Quick | None = None
         self._grad_norm: Tensor | tuple[float, torch.dtype] | None = None
 
@@ -128,9 +137,13 @@ class FusedOptimizer(torch.optim.Optimizer):
             arguments.refuse_wrong_names(name, param_group)
             for param in param_group["params"]:
                 self.precision.wide(param.dtype)
+                if self._offload is not None:
+                    refuse_offload(name, param)
         except ValueError as error:
             self.param_groups.pop()
             raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
+        if self._offload is not None:
+            self._offload.attach(self.all_params())
 
     def step(self, *call: Any, **named: Any) -> Any:
         """Make one step.

@@ -61,6 +61,10 @@ class Backend:
         """Second pass, with one (keep, rate) per row, or one for all rows."""
         raise NotImplementedError
 
+    def gradients(self, bucket: Bucket) -> Sequence[Tensor]:
+        """The gradients of a bucket, for those who want to look at them before the step."""
+        return bucket.grads
+
     def grad_squares(self, bucket: Bucket) -> Tensor | float:
         """The sum of the squares of a bucket's gradients; a 0-dim tensor where a number would be waited for."""
         return self.squares(bucket.grads)

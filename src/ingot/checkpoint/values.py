@@ -48,7 +48,7 @@ def shown(value: Any) -> str:
 def loaded_tensor(
     optimizer: FusedOptimizer, where: str, param: Tensor, key: str, value: Any
 ) -> Tensor:
-    """One state tensor, copied to the device of its parameter and to the type this optimizer keeps."""
+    """One state tensor, copied to the device and to the type this optimizer keeps it in."""
     if not isinstance(value, Tensor) or value.shape != param.shape:
         was = tuple(value.shape) if isinstance(value, Tensor) else shown(value)
         raise ValueError(
@@ -64,7 +64,10 @@ def loaded_tensor(
         check_placement(where, param, value)
     except RuntimeError as error:
         raise ValueError(str(error)) from None
-    loaded = torch.empty_like(param, dtype=dtype, memory_format=torch.preserve_format)
+    home = optimizer.precision.home(param)
+    place = None if home == param.device else home
+    preserve = torch.preserve_format
+    loaded = torch.empty_like(param, dtype=dtype, device=place, memory_format=preserve)
     return loaded.copy_(value.detach())
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         master_weights: bool
         rounding: str
         rounding_seed: int
+        offload: str | None
 
 
 _ALWAYS_FUSED = "every step is fused: leave it out"

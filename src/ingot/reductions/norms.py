@@ -82,7 +82,7 @@ def coefficient(clip: Clip, norm: Tensor | float) -> Tensor | float:
 def bucket_sums(everything: Whole, buckets: Sequence[Bucket]) -> dict[Scope, Tensor | float]:
     """Sums of squares of the gradients of a step, per group and dtype, complete across processes."""
     if everything.norm_group is not None or everything.roster.sharded:
-        members = [(b.members.ordinals, b.grads) for b in buckets]
+        members = [(b.members.ordinals, b.backend.gradients(b)) for b in buckets]
         pairs = [pair for each in members for pair in zip(*each, strict=True)]
         return {**everything.sums(dict(pairs), backends.squares)}
     sums: dict[Scope, list[Tensor | float]] = {}

@@ -68,6 +68,7 @@ class Bucket:
     rounding: Rounding | None  # None: to nearest
     members: Members
     backend: Backend = field(init=False)
+    turn: int = 0  # buckets are run in this order: the one that is complete first comes first
     prepared: Any = None  # what ``Backend.prepare`` made for this step
     scratch: dict[Any, Any] = field(default_factory=dict)  # what a backend keeps between steps
 

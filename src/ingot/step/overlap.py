@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -86,7 +86,7 @@ def disentangle(buckets: Sequence[Bucket], place: Callable[[int], Place]) -> lis
     updated one after the other, in their order. States that share memory with anything cannot be right: refused.
     """
     alone: set[tuple[int, int]] = set()
-    for cluster in clusters(buckets):
+    for cluster in clusters(extents_of(buckets)):
         states = [e for e in cluster if e.role not in ("param", "grad")]
         for state in states:
             refuse_shared_state(buckets, state, cluster, place)
@@ -98,9 +98,8 @@ def disentangle(buckets: Sequence[Bucket], place: Callable[[int], Place]) -> lis
     return separated(buckets, alone, place) if alone else list(buckets)
 
 
-def clusters(buckets: Sequence[Bucket]) -> Iterator[list[Extent]]:
-    """Tensors that lie between each other's addresses, if one of them is written."""
-    by_device: defaultdict[torch.device, list[Extent]] = defaultdict(list)
+def extents_of(buckets: Sequence[Bucket]) -> Iterator[Extent]:
+    """Where all tensors of a step lie."""
     for number, bucket in enumerate(buckets):
         lists = [("param", bucket.params), ("grad", bucket.grads)]
         lists += [("a state", tensors) for tensors in bucket.states]
@@ -109,11 +108,18 @@ def clusters(buckets: Sequence[Bucket]) -> Iterator[list[Extent]]:
             for index, tensor in enumerate(tensors):
                 span = extent_of(tensor)
                 if span is not None:
-                    by_device[tensor.device].append(Extent(*span, role, number, index, tensor))
-    for extents in by_device.values():
+                    yield Extent(*span, role, number, index, tensor)
+
+
+def clusters(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
+    """Tensors that lie between each other's addresses, if one of them is written."""
+    by_device: defaultdict[torch.device, list[Extent]] = defaultdict(list)
+    for extent in extents:
+        by_device[extent.tensor.device].append(extent)
+    for each in by_device.values():
         cluster: list[Extent] = []
         end = 0
-        for extent in sorted(extents, key=lambda e: e[:2]):
+        for extent in sorted(each, key=lambda e: e[:2]):
             if extent.begin >= end:
                 yield from [cluster] if is_tangle(cluster) else []
                 cluster = []

@@ -21,6 +21,8 @@ from ingot.step.facts import Facts, find_facts
 from ingot.step.overlap import disentangle
 from ingot.step.roster import Groups, Roster, all_params
 from ingot.step.survey import Found, Outline, State, survey
+from ingot.step.transit import take_along
+from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision
 from ingot.storage.rounding import Rounding
 
@@ -51,8 +53,14 @@ class Memory:
 class Planner:
     """Plans the steps of one optimizer, of which it knows only what it is given."""
 
-    def __init__(self, owner: str, spec: Spec, check: Callable[[Mapping[str, Any]], None]) -> None:
-        self.owner, self.spec, self.check = owner, spec, check
+    def __init__(
+        self,
+        owner: str,
+        spec: Spec,
+        check: Callable[[Mapping[str, Any]], None],
+        offload: Offload | None = None,
+    ) -> None:
+        self.owner, self.spec, self.check, self.offload = owner, spec, check, offload
         self.roster: Roster | None = None
         self.memory: Memory | None = None
         self.recalled = False  # whether the last step used the outlines of the one before
@@ -85,6 +93,8 @@ class Planner:
         """
         roster, params = self.refresh(groups)
         self._check_options(groups)
+        if self.offload is not None:
+            self.offload.attach(params)
         grads = [param.grad for param in params]
         if chosen is not None:
             wanted = set(chosen)
@@ -96,7 +106,9 @@ class Planner:
         self.recalled = found is not None
         if found is None:
             self.memory = None
-            planned = survey(self.spec, roster, groups, state, precision, params, grads)
+            planned = survey(
+                self.spec, roster, groups, state, precision, params, grads, self.offload
+            )
             found = planned, find_facts(*tensors_of(planned))
             self._remember(*found, settings, state)
         planned, facts = found
@@ -105,6 +117,8 @@ class Planner:
             buckets = disentangle(buckets, lambda ordinal: roster.place(ordinal, groups))
         for bucket in buckets:
             bucket.backend = backends.choose(bucket, backend)
+        if self.offload is not None:
+            take_along(buckets, self.offload, lambda ordinal: roster.place(ordinal, groups))
         return buckets
 
     def _check_options(self, groups: Groups) -> None:
@@ -140,8 +154,12 @@ class Planner:
         return (planned, facts) if facts.known == memory.known else None
 
     def _remember(self, planned: Planned, facts: Facts, settings: Settings, state: State) -> None:
-        """Keep the outlines for the next step; not if this one makes new states, which the next would find in place."""
-        if facts.known is not None and not any(any(found.fresh) for _, found in planned):
+        """Keep the outlines for the next step; not those of parameters that came from another device.
+
+        Nor if this one makes new states, which the next would find in place.
+        """
+        passing = any(found.away or any(found.fresh) for _, found in planned)
+        if facts.known is not None and not passing:
             outlines = [outline for outline, _ in planned]
             ids = [*map(id, state)], [*map(id, state.values())]
             self.memory = Memory(outlines, settings, *ids, facts.known)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ingot.sharding import dtensor
 from ingot.step.overlap import overlaps_itself
 from ingot.step.roster import Place
+from ingot.storage import offload
 from ingot.storage.precision import SUPPORTED
 
 
@@ -41,6 +42,13 @@ def refuse_pair(where: Place, param: Tensor, grad: Tensor) -> None:
         )
     refuse_self_overlap(where, param)
     dtensor.check(where, param, grad)
+
+
+def refuse_offload(where: object, param: Tensor) -> None:
+    """A parameter whose states cannot be kept on the host."""
+    reason = offload.problem(param)
+    if reason is not None:
+        raise ValueError(f"{where}: {reason}")
 
 
 def refuse_self_overlap(where: object, tensor: Tensor) -> None:

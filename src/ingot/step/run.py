@@ -17,6 +17,7 @@ from ingot.sharding.meeting import Meeting
 from ingot.step.bucket import Bucket
 from ingot.step.roster import Groups
 from ingot.step.survey import State
+from ingot.storage.transfer import HOST
 
 
 def run(
@@ -50,7 +51,7 @@ def run(
         agree_on_gradients(everything.roster, present)
     for bucket in buckets:
         bucket.members.commit(state)
-    for bucket in buckets:
+    for bucket in sorted(buckets, key=lambda bucket: bucket.turn):
         if not bucket.members.sharded:
             bucket.backend.run(bucket)
     if spec.finish is not None and everything.roster.sharded:
@@ -77,10 +78,11 @@ def tell_failure(spec: Spec, groups: Groups, everything: Whole) -> None:
 
 
 def unscale(buckets: Sequence[Bucket], scale: Tensor | float | None) -> None:
-    """Divide ``bucket.grad_scale`` by the scale of a GradScaler, without making the host wait for the device."""
+    """Divide ``bucket.grad_scale`` by the scale of a GradScaler; the host waits only where it needs the number."""
     if scale is None:
         return
-    if not isinstance(scale, Tensor) or scale.device.type == "cpu":
+    devices = {bucket.params[0].device for bucket in buckets}
+    if not isinstance(scale, Tensor) or scale.device.type == "cpu" or HOST in devices:
         scale = float(scale)
     for bucket in buckets:
         factor = scale

@@ -14,11 +14,12 @@ from ingot.declare.spec import Spec, Variant
 from ingot.sharding import dtensor
 from ingot.sharding.dtensor import Specs
 from ingot.step.bucket import Slots
-from ingot.step.refuse import refuse_pair, refuse_self_overlap
+from ingot.step.refuse import refuse_offload, refuse_pair, refuse_self_overlap
 from ingot.step.roster import Groups, Place, Roster, is_plain
 from ingot.storage.floats import floats, resolved
 from ingot.storage.format import Format
 from ingot.storage.master import NAME as MASTER
+from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision
 from ingot.storage.rounding import first_index
 
@@ -85,6 +86,9 @@ class Found:
     states: list[list[Tensor]] = field(default_factory=list)  # one list per entry of the outline
     slots: list[Slots] = field(default_factory=list)
     fresh: list[Slots] = field(default_factory=list)
+    away: bool = (
+        False  # whether the owners are on another device than the parameters, see ``Offload``
+    )
 
 
 def survey(
@@ -95,6 +99,7 @@ def survey(
     precision: Precision,
     params: Sequence[Tensor],
     grads: Sequence[Tensor | None],
+    offload: Offload | None = None,
 ) -> list[tuple[Outline, Found]]:
     """Every parameter that has a gradient, in an outline with others of its kind and number of steps."""
     positions = {id(param): i for i, param in enumerate(state)}
@@ -104,13 +109,17 @@ def survey(
             continue
         place = roster.place(ordinal, groups)
         refuse_pair(place, param, grad)
+        near, near_grad = param, grad
+        if offload is not None:
+            refuse_offload(place, param)
+            near, near_grad = offload.brought(param, grad)
         variant = spec.variant(groups[place.group])
         slots = state.get(param, {})
         formats = tuple(precision.format(param, spec.states[name]) for name in variant.states)
         kind = Kind(
             place.group,
             variant,
-            param.device,
+            near.device,
             param.dtype,
             grad.dtype,
             formats,
@@ -121,27 +130,25 @@ def survey(
             not spec.counted and any(slots.get(name) is None for name in variant.states),
         )
         step = int(slots.get("step", 0))
-        if (kind, step) not in result:
-            result[kind, step] = Outline(kind), Found(step)
-        outline, found = result[kind, step]
+        away = near is not param
+        if (kind, step, away) not in result:
+            result[kind, step, away] = Outline(kind), Found(step, away=away)
+        outline, found = result[kind, step, away]
         outline.ordinals.append(ordinal)
         outline.positions.append(positions.get(id(param), -1))
         if kind.stochastic:
             outline.starts.append(first_index(param))
-        add_member(place, outline, found, param, grad, slots)
+        found.owners.append(param)
+        found.params.append(local_real(near))
+        found.grads.append(local_real(resolved(near_grad)))
+        add_states(found, prepared_states(place, kind, param, near, slots), slots)
     for outline, found in result.values():
         outline.specs = Specs.of(found.owners)
     return list(result.values())
 
 
-def add_member(
-    place: Place, outline: Outline, found: Found, param: Tensor, grad: Tensor, slots: Slots
-) -> None:
-    """Add one parameter, its gradient and its states to what was found for an outline."""
-    states = prepared_states(place, outline.kind, param, slots)
-    found.owners.append(param)
-    found.params.append(local_real(param))
-    found.grads.append(local_real(resolved(grad)))
+def add_states(found: Found, states: dict[str, Tensor], slots: Slots) -> None:
+    """Add the states of one parameter to what was found for an outline."""
     found.states = found.states or [[] for _ in states]
     for tensors, tensor in zip(found.states, states.values(), strict=True):
         tensors.append(local_real(tensor))
@@ -149,8 +156,13 @@ def add_member(
     found.fresh.append({k: v for k, v in states.items() if v is not slots.get(k)})
 
 
-def prepared_states(place: Place, kind: Kind, param: Tensor, slots: Slots) -> dict[str, Tensor]:
-    """All states of a parameter as this step needs them: made if missing, on its device, in their formats."""
+def prepared_states(
+    place: Place, kind: Kind, owner: Tensor, param: Tensor, slots: Slots
+) -> dict[str, Tensor]:
+    """All states of a parameter as this step needs them: made if missing, beside ``param``, in their formats.
+
+    ``param`` is the owner, or its copy on the host, which may not have arrived yet: its values are not looked at.
+    """
     states: dict[str, Tensor] = {}
     for name, form in zip(kind.variant.states, kind.formats, strict=True):
         names = [name + part for part in form.parts]
@@ -160,7 +172,7 @@ def prepared_states(place: Place, kind: Kind, param: Tensor, slots: Slots) -> di
     if kind.master:
         form = floats(torch.float32)
         (states[MASTER],) = (
-            [param.detach().to(torch.float32)]
+            [owner.detach().to(param.device, torch.float32)]
             if slots.get(MASTER) is None
             else prepared(place, MASTER, [MASTER], form, param, slots)
         )

@@ -1,4 +1,4 @@
-"""The options about precision: in which type parameters are computed, and in which format their states are kept."""
+"""The options about how numbers are kept: in which type parameters are computed, how states are kept, and where."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ingot.declare.spec import State
 from ingot.storage import blockwise8
 from ingot.storage.floats import floats
 from ingot.storage.format import Format
+from ingot.storage.offload import OFFLOAD, is_away
 from ingot.storage.rounding import HALVES
+from ingot.storage.transfer import HOST
 
 SUPPORTED = (torch.float32, *HALVES, torch.float64, torch.complex64, torch.complex128)
 EIGHT_BIT = "8bit"
@@ -25,6 +27,7 @@ RULES = {
     ),
     "master_weights": FLAG,
     "rounding": Rule("rounding", lambda x: x in ROUNDINGS, "'nearest' or 'stochastic'"),
+    "offload": OFFLOAD,
 }
 SEED = Rule(
     "rounding_seed",
@@ -47,11 +50,13 @@ class Precision:
             "8bit" for blocks of 8-bit codes, see ``ingot.storage.blockwise8``.
         master_weights: keep a float32 copy of 16-bit parameters in the state.
         rounding: "nearest" or "stochastic", for what is stored in 16 or 8 bits.
+        offload: "cpu" to keep the states of parameters on accelerators in host memory.
     """
 
     state_dtype: torch.dtype | str | None = None
     master_weights: bool = False
     rounding: str = "nearest"
+    offload: str | None = None
 
     def format(self, param: Tensor, state: State) -> Format:
         """How a state of a parameter is kept; raises ValueError if the option cannot be honoured."""
@@ -95,3 +100,7 @@ class Precision:
             return False
         narrow = self.in_blocks(param) or self.wide(param.dtype) in HALVES
         return narrow or (param.dtype in HALVES and not self.master_weights)
+
+    def home(self, param: Tensor) -> torch.device:
+        """The device on which the states of a parameter are kept."""
+        return HOST if self.offload and is_away(param) else param.device

@@ -1,0 +1,222 @@
+"""States in host memory (offload="cpu"): the numbers of an optimizer that is not offloaded, not a bit less."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from offload_pairs import SHAPES, assert_same_bits, give_both, make_pair, step, to_npu
+
+from cases import CASES, Case, Options, each_case, each_setting
+from ingot.optimizer import FusedOptimizer
+from ingot.step import transit
+from training import assert_same, make_params, params_of, tensors_of, through_a_file
+
+
+@pytest.fixture(autouse=True, params=[100, 1 << 22], ids=["small pieces", "one piece"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket is run in several pieces, and whole."""
+    monkeypatch.setattr(transit, "PIECE", request.param)
+
+
+@each_setting
+def test_every_setting(case: Case, options: Options) -> None:
+    away, near = make_pair(case, options)
+    for number in range(5):
+        step(away, near, number)
+    assert_same_bits(away, near)
+    if near.grad_norm is not None:
+        assert away.grad_norm is not None and away.grad_norm.equal(near.grad_norm)
+
+
+PRECISIONS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
+    "float64": (torch.float64, {}),
+    "bfloat16": (torch.bfloat16, {}),
+    "float16": (torch.float16, {}),
+    "complex64": (torch.complex64, {}),
+    "master weights": (torch.bfloat16, {"master_weights": True}),
+    "16-bit states": (torch.float32, {"state_dtype": torch.bfloat16}),
+    "8-bit states": (torch.float32, {"state_dtype": "8bit"}),
+    "master weights, 8-bit states": (
+        torch.bfloat16,
+        {"master_weights": True, "state_dtype": "8bit"},
+    ),
+    "stochastic": (torch.bfloat16, {"state_dtype": "param", "rounding": "stochastic"}),
+    "stochastic 8-bit": (torch.bfloat16, {"state_dtype": "8bit", "rounding": "stochastic"}),
+}
+each_precision = pytest.mark.parametrize(
+    ("dtype", "more"), PRECISIONS.values(), ids=PRECISIONS.keys()
+)
+
+
+@each_case
+@each_precision
+def test_every_precision(case: Case, dtype: torch.dtype, more: dict[str, Any]) -> None:
+    away, near = make_pair(case, {"lr": 0.01}, dtype, **more)
+    for number in range(4):
+        step(away, near, number)
+    assert_same_bits(away, near)
+
+
+@each_case
+@pytest.mark.parametrize("backend", ["flat", "reference"])
+def test_without_the_native_core(case: Case, backend: str) -> None:
+    away, near = make_pair(case, {"lr": 0.01}, backend=backend)
+    for number in range(3):
+        step(away, near, number)
+    assert_same_bits(away, near)
+
+
+@each_case
+@pytest.mark.parametrize("more", [{}, {"master_weights": True}], ids=["plain", "master weights"])
+def test_states_go_on_in_an_optimizer_that_is_not_offloaded_and_back(
+    case: Case, more: dict[str, Any]
+) -> None:
+    away, near = make_pair(case, {"lr": 0.01}, torch.bfloat16, **more)
+    for number in range(2):
+        step(away, near, number)
+    saved = through_a_file(away.state_dict())
+    for slots in saved["state"].values():
+        assert all(value.device.type == "cpu" for value in slots.values())
+    other = case.make(to_npu(params_of(away)), lr=0.01, **more)
+    other.load_state_dict(saved)
+    tensors = tensors_of(other)
+    assert {t.device.type for n, t in tensors.items() if not n.startswith("step")} == {"npu"}
+    assert_same({n: t.cpu() for n, t in tensors.items()}, tensors_of(near))
+
+    back = case.make(to_npu(params_of(near)), lr=0.01, **more, offload="cpu")
+    back.load_state_dict(other.state_dict())
+    assert_same_bits(back, near)
+    for number in range(2, 4):
+        step(back, near, number)
+    assert_same_bits(back, near)
+
+
+@each_case
+def test_loading_after_steps_copying_and_new_groups(case: Case) -> None:
+    away, near = make_pair(case, {"lr": 0.01})
+    step(away, near, 0)
+    saved = copy.deepcopy(away.state_dict())
+    step(away, near, 1)
+    for optimizer in (away, near):
+        optimizer.load_state_dict(saved)
+    step(away, near, 2)
+    assert_same_bits(away, near)
+
+    away, near = copy.deepcopy(away), copy.deepcopy(near)
+    step(away, near, 3)
+    assert_same_bits(away, near)
+
+    more = make_params([(5, 4)], seed=1)
+    away.add_param_group({"params": to_npu(more), "lr": 0.1})
+    near.add_param_group({"params": more, "lr": 0.1})
+    for number in range(4, 6):
+        step(away, near, number)
+    assert_same_bits(away, near)
+
+
+@each_case
+def test_parameters_without_gradients_and_twice_in_the_list(case: Case) -> None:
+    params = make_params(SHAPES)
+    away_params = to_npu(params)
+    with pytest.warns(UserWarning, match="duplicate"):
+        away = case.make([*away_params, away_params[4]], lr=0.01, offload="cpu")
+        near = case.make([*params, params[4]], lr=0.01)
+    for number in range(4):
+        give_both(away, near, number)
+        for each in (away_params, params):
+            each[number].grad = None
+        away.step()
+        near.step()
+    assert_same_bits(away, near)
+
+
+@each_case
+def test_parameters_that_move(case: Case) -> None:
+    away, near = make_pair(case, {"lr": 0.01}, torch.bfloat16, master_weights=True)
+    step(away, near, 0)
+    devices = ["npu", "cpu"]
+    for number in range(1, 5):
+        for param in params_of(away):  # what torch.nn.Module.to can do with the very parameter
+            param.grad = None
+            other = torch.nn.Parameter(param.detach().to(devices[number % 2]))
+            torch.utils.swap_tensors(param, other)
+        give_both(away, near, number)
+        away.step()
+        near.step()
+    assert_same_bits(away, near)
+
+
+def scaled_training(optimizer: FusedOptimizer, device: str, scaler: Any) -> list[float]:
+    """Steps with a scaler, one of them with an overflow; the scales."""
+    scales = []
+    for number in range(4):
+        optimizer.zero_grad()
+        loss = torch.zeros((), device=device)
+        for index, param in enumerate(params_of(optimizer)):
+            factor = torch.full(param.shape, float("inf") if number == 2 else 0.1 * (index + 1))
+            loss = loss + (param * factor.to(device)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+@each_case
+@pytest.mark.parametrize("clip", [{}, {"max_grad_norm": 0.5}], ids=["", "clipped"])
+def test_gradient_scaling(case: Case, clip: dict[str, Any]) -> None:
+    import torch_npu
+
+    scalers = [torch.amp.GradScaler("npu"), torch_npu.npu.amp.GradScaler()]
+    for scaler in scalers:
+        away, near = make_pair(case, {"lr": 0.01, **clip})
+        theirs = torch.amp.GradScaler("cpu", init_scale=scaler.get_scale())
+        assert scaled_training(away, "npu", scaler) == scaled_training(near, "cpu", theirs)
+        assert_same_bits(away, near)
+
+
+@each_case
+def test_parameters_on_the_cpu_are_treated_as_ever(case: Case) -> None:
+    """Everything is on the host already: offload changes nothing, and the quick path is taken."""
+    ours, theirs = make_params(SHAPES), make_params(SHAPES)
+    offloaded, usual = case.make(ours, lr=0.01, offload="cpu"), case.make(theirs, lr=0.01)
+    for number in range(6):
+        for params, optimizer in ((ours, offloaded), (theirs, usual)):
+            for param in params:
+                param.grad = torch.full_like(param, 0.1 * (number + 1))
+            optimizer.step()
+    assert_same(tensors_of(offloaded), tensors_of(usual))
+    assert (offloaded._quick is None) == (usual._quick is None)
+    assert not offloaded._offload.mirrors  # type: ignore[union-attr]
+
+
+def test_a_parameter_that_somebody_changed_wins_over_its_master_copy() -> None:
+    away, near = make_pair(CASES["adamw"], {"lr": 0.01}, torch.bfloat16, master_weights=True)
+    step(away, near, 0)
+    for optimizer in (away, near):
+        for param in params_of(optimizer):
+            param.data.mul_(2)  # an edit that no version counter sees
+    step(away, near, 1)
+    assert_same_bits(away, near)
+
+
+def test_norm_group_on_one_process() -> None:
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    dist.init_process_group("hccl", rank=0, world_size=1, store=store)
+    try:
+        away, near = make_pair(CASES["adamw"], {"lr": 0.01, "max_grad_norm": 0.1})
+        away.norm_group = near.norm_group = dist.group.WORLD
+        for number in range(2):
+            step(away, near, number)
+        rtol = 1e-5  # sums over processes are made in float32 for an NPU
+        assert away.grad_norm is not None and near.grad_norm is not None
+        assert away.grad_norm.item() == pytest.approx(near.grad_norm.item(), rel=rtol)
+        ours = {name: tensor.cpu() for name, tensor in tensors_of(away).items()}
+        assert_same(ours, tensors_of(near), rtol=rtol, atol=1e-7)
+    finally:
+        dist.destroy_process_group()
