@@ -84,3 +84,15 @@ def test_a_state_of_torch_npu_goes_on_here(name: str, backend: str) -> None:
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():
         torch.testing.assert_close(ours[key], value, rtol=1e-6, atol=1e-6)
+
+
+@each_backend
+def test_nothing_decays_while_the_rate_is_zero(backend: str) -> None:
+    """torch.distributed.checkpoint makes states by a step with lr=0, after it has loaded the parameters."""
+    param = torch.tensor([1.0, -2.0, 3.0], requires_grad=True)
+    optimizer = CASES["rmsprop_tf"].make(
+        [param], lr=0.0, weight_decay=0.25, decoupled_decay=True, backend=backend
+    )
+    param.grad = torch.ones(3)
+    optimizer.step()
+    assert param.tolist() == [1.0, -2.0, 3.0]

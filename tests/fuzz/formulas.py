@@ -72,7 +72,7 @@ def rmsprop_tf_advance(e: Element) -> States:
 
 def rmsprop_tf(e: Element, new: States) -> Bounded:
     p, decay = e.p, e.o["weight_decay"]
-    if decay and e.o["decoupled_decay"]:
+    if decay and e.o["decoupled_decay"] and float(e.o["lr"]):  # lr=0 changes nothing
         p = p * e.scalar(1 - Bounded(decay))
     e, lr = undecayed(e), e.scalar(e.o["lr"])
     if e.o["momentum"] > 0:
