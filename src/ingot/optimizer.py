@@ -19,6 +19,7 @@ from ingot.step.quick import Quick, is_undisturbed
 from ingot.step.refuse import refuse_offload
 from ingot.step.roster import all_params
 from ingot.step.whole import whole_step
+from ingot.storage import size
 from ingot.storage.offload import Offload
 from ingot.storage.precision import RULES, SEED, Precision
 
@@ -197,6 +198,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         else:
             super().zero_grad(set_to_none)
 
+    def state_bytes(self) -> int:
+        """The memory that all states take in this process, in bytes; they are made by the first step."""
+        return size.state_bytes(self.state.values())
+
     def all_params(self) -> list[Tensor]:
         """All parameters of all groups, in order."""
         return all_params(self.param_groups)
@@ -219,9 +224,13 @@ class FusedOptimizer(torch.optim.Optimizer):
             return clip_in_place(self._everything(), float(max_norm), float(norm_type))
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def state_dict(self) -> dict[str, Any]:
-        """The state as torch.optim lays it out; step counts as 0-dim tensors, as torch.optim has them."""
-        return checkpoint.packed(self)
+    def state_dict(self, *, dtype: torch.dtype | None = None) -> dict[str, Any]:
+        """The state as torch.optim lays it out; step counts as 0-dim tensors, as torch.optim has them.
+
+        Args:
+            dtype: torch.float32 for states that torch.optim takes whatever ours are kept in (default None: as kept).
+        """
+        return checkpoint.packed(self, dtype)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

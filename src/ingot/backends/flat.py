@@ -121,8 +121,9 @@ class Flat(Backend):
         """It takes plain tensors, each with memory of its own: results are copied back at the end."""
         if not bucket.plain:
             return "a tensor subclass can only be updated one by one"
-        if any(form.block > 1 for form in bucket.formats):
-            return "states in blocks are updated tensor by tensor"
+        for form in bucket.formats:
+            if form.block > 1:
+                return f"it does not know states kept as {form.name}"
         if any(param.is_neg() for param in bucket.params):
             return "a parameter is a lazily negated view"
         largest = max(sum(each.numels) for each in rounds(bucket))

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ingot.checkpoint.recognize import TORCH_ONLY, foreign_states, refuse_group, seems
-from ingot.checkpoint.values import kept, loaded_step, loaded_tensor, shown
+from ingot.checkpoint.values import kept, loaded_state, loaded_step, loaded_tensor, shown
 from ingot.declare.arguments import refuse_whole
+from ingot.storage.blockwise8 import SCALE
 from ingot.storage.master import NAME as MASTER
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def load(optimizer: FusedOptimizer, state_dict: Mapping[str, Any]) -> None:
     # States outlive the context they are loaded in: they must be ordinary tensors, which later steps may change.
     with torch.inference_mode(False), torch.no_grad():
         groups = loaded_groups(optimizer, state_dict)
-        state = loaded_state(optimizer, state_dict, groups)
+        state = loaded_states(optimizer, state_dict, groups)
     optimizer.__setstate__({"state": state, "param_groups": groups})
     for post_hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         post_hook(optimizer)
@@ -124,7 +125,7 @@ def loaded_group(
     return result
 
 
-def loaded_state(
+def loaded_states(
     optimizer: FusedOptimizer, state_dict: Mapping[str, Any], groups: list[dict[str, Any]]
 ) -> defaultdict[Any, Any]:
     """The states of all parameters; what is not under the number of a parameter stays as it is."""
@@ -163,10 +164,14 @@ def loaded_slots(
         if key == "step":
             step = loaded_step(f"{name}: {where}", value)
             result.update({key: step} if counted else {})
-        elif key not in (MASTER, *spec.states):
+        elif key == MASTER:
+            home = optimizer.precision.home(param)
+            place = f"{name}: {where}, {key}"
+            result[key] = loaded_tensor(place, param, torch.float32, value, home)
+        elif key in spec.states and value is not None:
+            result.update(loaded_state(optimizer, f"{name}: {where}, {key}", param, key, slots))
+        elif key not in spec.states and key.removesuffix(SCALE) not in spec.states:
             result[key] = kept(param, value)
-        elif value is not None:
-            result[key] = loaded_tensor(optimizer, f"{name}: {where}, {key}", param, key, value)
     if MASTER in result and not optimizer.precision.master(param.dtype):
         del result[MASTER]  # the parameter itself is what such an optimizer goes on from
     return result

@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 from ingot.checkpoint.recognize import DECOUPLED
+from ingot.sharding import dtensor
+from ingot.storage.blockwise8 import SCALE, SIGNED, UNSIGNED
+from ingot.storage.codes import Codes
+from ingot.storage.rounding import HALVES
 
 if TYPE_CHECKING:
     from ingot.optimizer import FusedOptimizer
@@ -15,12 +19,16 @@ if TYPE_CHECKING:
 _LARGEST_EXACT_FLOAT32 = 2**24
 
 
-def packed(optimizer: FusedOptimizer) -> dict[str, Any]:
-    """The state as torch.optim lays it out.
+def packed(optimizer: FusedOptimizer, dtype: torch.dtype | None) -> dict[str, Any]:
+    """The state as torch.optim lays it out, in the formats it is kept in or all in float32.
 
     Steps are integers here and tensors in torch.optim, so that hooks, which were written for torch.optim, must find
     tensors. That is why torch's own ``state_dict`` is not called: it runs the hooks before anything can be changed.
     """
+    if dtype not in (None, torch.float32):
+        raise ValueError(
+            f"{type(optimizer).__name__}: dtype must be None or torch.float32, got {dtype!r}"
+        )
     for pre_hook in optimizer._optimizer_state_dict_pre_hooks.values():
         pre_hook(optimizer)
     numbers: dict[int, int] = {}
@@ -29,7 +37,7 @@ def packed(optimizer: FusedOptimizer) -> dict[str, Any]:
     state_dict: dict[str, Any] = {
         "state": {
             numbers[id(key)] if isinstance(key, Tensor) else key: (
-                with_tensor_step(slots) if isinstance(key, Tensor) else slots
+                packed_slots(optimizer, key, slots, dtype) if isinstance(key, Tensor) else slots
             )
             for key, slots in optimizer.state.items()
         },
@@ -55,14 +63,35 @@ def packed_group(
     return {**options, "params": [numbers[id(param)] for param in group["params"]]}
 
 
-def with_tensor_step(slots: Any) -> Any:
-    """The state of one parameter, its step count as the 0-dim tensor that torch.optim expects.
-
-    float32 is what torch.optim keeps, but from 2**24 on it lacks every second number and would stand still there.
-    torch.optim goes on with a float64 count, too.
-    """
-    if not isinstance(slots, dict) or type(slots.get("step")) is not int:
+def packed_slots(
+    optimizer: FusedOptimizer, param: Tensor, slots: Any, dtype: torch.dtype | None
+) -> Any:
+    """The state of one parameter, its step count as the 0-dim tensor that torch.optim expects."""
+    if not isinstance(slots, dict):
         return slots
-    step = slots["step"]
+    result = dict(slots)
+    if type(result.get("step")) is int:
+        result["step"] = tensor_step(result["step"])
+    for name, declared in optimizer.spec.states.items():
+        form = SIGNED if declared.signed else UNSIGNED
+        value, scale = (result.get(name + part) for part in form.parts)
+        if not isinstance(value, Tensor):
+            continue
+        if value.dtype is form.dtype and isinstance(scale, Tensor):
+            if dtype is None and not dtensor.is_dtensor(param):
+                result[name] = value.as_subclass(Codes)
+            else:
+                result[name] = form.decoded([value, scale])
+                del result[name + SCALE]
+        elif value.dtype in HALVES and dtype is not None:
+            result[name] = value.to(dtype)
+    return result
+
+
+def tensor_step(step: int) -> Tensor:
+    """A step count as torch.optim keeps it: float32, which from 2**24 on lacks every second number.
+
+    It would stand still there. torch.optim goes on with a float64 count, too.
+    """
     dtype = torch.float32 if step < _LARGEST_EXACT_FLOAT32 else torch.float64
-    return {**slots, "step": torch.tensor(float(step), dtype=dtype, device="cpu")}
+    return torch.tensor(float(step), dtype=dtype, device="cpu")

@@ -47,6 +47,7 @@ import torch
 from torch import Tensor
 
 from ingot.sharding import dtensor
+from ingot.storage.codes import plain, restore
 from ingot.storage.format import Bits
 
 BLOCK = 128
@@ -70,6 +71,8 @@ class Blockwise8:
         self.name = "8bit" if signed else "8bit unsigned"
         self.dtype = torch.int8 if signed else torch.uint8
         self.peak = 127.0 if signed else 251.0
+        # What the largest number of a block divided by its scale is stored as; the second if it was rounded down.
+        self.tops = (127.0, 126.0) if signed else (251.0, 247.0)
 
     def __repr__(self) -> str:
         return f"Blockwise8({'signed' if self.signed else 'unsigned'})"
@@ -108,11 +111,19 @@ class Blockwise8:
         """Ordinary tensors on the parameter's device; a state that was kept wide is encoded."""
         codes, scale = tensors
         if scale is None:
-            made = self.new(param, 0.0)
-            value = dtensor.local(codes).to(made[1].device, torch.float32)
-            self.store([dtensor.local(made[0]), made[1]], value, None)
-            return made
-        return [ordinary(codes, param.device), ordinary(scale, dtensor.local(param).device)]
+            return self.encoded(codes.to(param.device))
+        return [ordinary(plain(codes), param.device), ordinary(scale, param.device)]
+
+    def encoded(self, value: Tensor) -> list[Tensor]:
+        """The tensors of a state that was kept as numbers."""
+        codes, scale = self.new(value, 0.0)
+        restore(self, [dtensor.local(codes), scale], dtensor.local(value).to(torch.float32))
+        return [codes, scale]
+
+    def decoded(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The state as numbers of float32, laid out over the processes as its codes are."""
+        codes, scale = tensors
+        return dtensor.like(codes, self.load([dtensor.local(codes), scale], torch.float32))
 
     def cut(self, tensors: Sequence[Tensor], rows: slice) -> list[Tensor]:
         """The tensors of some rows, which fill whole blocks unless they are the last."""
@@ -125,41 +136,46 @@ class Blockwise8:
         """The values; a block decodes to zeros if its scale is 0, and to NaN if it is NaN."""
         codes, scale = tensors
         scale = scale.repeat_interleave(BLOCK)[: codes.numel()].view(codes.shape)
-        if self.signed:
-            return (codes.to(torch.float32) * scale).to(dtype)
-        y = ((codes.to(torch.int32) << _CUT) + _ONE).view(torch.float32)
-        root = (y - 1.0) * scale
-        return (root * root).to(dtype)
+        return self.values(codes, scale).to(dtype)
 
     def store(self, tensors: Sequence[Tensor], value: Tensor, bits: Bits | None) -> None:
         """Write values of float32."""
         codes, scale = tensors
-        x = in_blocks(value)
-        if not self.signed:
-            x = x.sqrt()
+        x = self.roots(in_blocks(value))
         largest = x.abs().amax(1) if len(x) else x.new_zeros(0)
         zero, poisoned = largest < _ZERO, ~largest.isfinite()
         # Not `peak / largest`, which torch computes with a reciprocal and a product: two roundings.
         inverse = torch.full_like(largest, self.peak) / largest
         x = x.masked_fill_(poisoned[:, None], 0.0)
         x = x.mul_(inverse.masked_fill_(zero | poisoned, 0.0)[:, None])
-        noise = None if bits is None else in_blocks(bits())
-        encoded = self._signed_codes(x, noise) if self.signed else self._root_codes(x, noise)
+        encoded = self.codes(x, None if bits is None else in_blocks(bits()))
         codes.copy_(encoded.view(-1)[: codes.numel()].view(codes.shape))
         scale.copy_(
             (largest * (1.0 / self.peak)).masked_fill_(zero, 0.0).masked_fill_(poisoned, torch.nan)
         )
 
-    def _signed_codes(self, x: Tensor, noise: Tensor | None) -> Tensor:
+    def roots(self, value: Tensor) -> Tensor:
+        """What is coded: the values, or their roots."""
+        return value if self.signed else value.sqrt()
+
+    def values(self, codes: Tensor, scale: Tensor) -> Tensor:
+        """What codes stand for."""
+        if self.signed:
+            return codes.to(torch.float32) * scale
+        y = ((codes.to(torch.int32) << _CUT) + _ONE).view(torch.float32)
+        root = (y - 1.0) * scale
+        return root * root
+
+    def codes(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """The codes of numbers that were divided by their scale, not yet in 8 bits; ``x`` is overwritten."""
+        if not self.signed:
+            pattern = x.add_(1.0).view(torch.int32)
+            pattern += 1 << (_CUT - 1) if noise is None else (noise >> (32 - _CUT)).to(torch.int32)
+            return pattern.sub_(_ONE).bitwise_right_shift_(_CUT).clamp_(1, 255)
         if noise is None:
             return x.round_()
         x += (noise >> 16).to(torch.float32) * 2.0**-16
         return x.floor_().clamp_(-127, 127)
-
-    def _root_codes(self, x: Tensor, noise: Tensor | None) -> Tensor:
-        pattern = x.add_(1.0).view(torch.int32)
-        pattern += 1 << (_CUT - 1) if noise is None else (noise >> (32 - _CUT)).to(torch.int32)
-        return pattern.sub_(_ONE).bitwise_right_shift_(_CUT).clamp_(1, 255)
 
 
 SIGNED, UNSIGNED = Blockwise8(signed=True), Blockwise8(signed=False)
