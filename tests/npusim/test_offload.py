@@ -70,7 +70,11 @@ def test_without_the_native_core(case: Case, backend: str) -> None:
 
 
 @each_case
-@pytest.mark.parametrize("more", [{}, {"master_weights": True}], ids=["plain", "master weights"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"master_weights": True}, {"state_dtype": "8bit"}],
+    ids=["plain", "master weights", "8-bit states"],
+)
 def test_states_go_on_in_an_optimizer_that_is_not_offloaded_and_back(
     case: Case, more: dict[str, Any]
 ) -> None:
@@ -220,3 +224,38 @@ def test_norm_group_on_one_process() -> None:
         assert_same(ours, tensors_of(near), rtol=rtol, atol=1e-7)
     finally:
         dist.destroy_process_group()
+
+
+def test_a_dtensor_on_an_accelerator_is_refused_with_advice() -> None:
+    import torch.distributed as dist
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    dist.init_process_group("hccl", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        mesh = dist.init_device_mesh("npu", (1,))
+        whole = torch.nn.Parameter(distribute_tensor(torch.ones(4).npu(), mesh, [Replicate()]))
+        with pytest.raises(ValueError, match=r"NpuFusedAdamW: a DTensor.*CPUOffloadPolicy"):
+            CASES["adamw"].make([whole], offload="cpu")
+        optimizer = CASES["adamw"].make([torch.nn.Parameter(torch.ones(2).npu())], offload="cpu")
+        with pytest.raises(ValueError, match="CPUOffloadPolicy"):
+            optimizer.add_param_group({"params": [whole]})
+        assert len(optimizer.param_groups) == 1
+    finally:
+        dist.destroy_process_group()
+
+
+class Marked(torch.nn.Parameter):
+    """A subclass, which may mean anything."""
+
+
+def test_other_subclasses_are_refused() -> None:
+    with pytest.raises(ValueError, match="a Marked; offload='cpu' takes ordinary tensors"):
+        CASES["sgd"].make([Marked(torch.ones(2).npu())], offload="cpu")
+
+
+@pytest.mark.parametrize("wrong", ["gpu", "CPU", True, torch.device("cpu"), 0])
+def test_wrong_values_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"offload.*None or 'cpu'"):
+        CASES["adamw"].make([torch.nn.Parameter(torch.ones(2))], offload=wrong)
+    with pytest.raises(TypeError, match="offload"):
+        CASES["adamw"].make([torch.nn.Parameter(torch.ones(2))], offloading="cpu")

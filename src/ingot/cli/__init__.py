@@ -13,6 +13,7 @@ import ingot
 COMMANDS = {
     "info": "versions, backends, and which backend is chosen for which device",
     "demo": "train one small network with every optimizer; needs matplotlib, rich, scikit-learn",
+    "memory": "bytes per parameter on the device and on the host; a picture needs matplotlib",
     "bench": "time the optimizers against other implementations; needs matplotlib, numpy, rich",
 }
 

@@ -11,6 +11,7 @@ from ingot import backends
 
 PACKAGES = {
     "demo": {"matplotlib": "matplotlib", "rich": "rich", "sklearn": "scikit-learn"},
+    "memory": {"matplotlib": "matplotlib"},
     "bench": {"matplotlib": "matplotlib", "numpy": "numpy", "rich": "rich"},
 }
 

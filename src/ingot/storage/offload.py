@@ -75,6 +75,9 @@ class Offload:
         self.transfer = transfer
         self.mirrors: dict[int, Mirror] = {}
         self.hooks: dict[int, RemovableHandle] = {}
+        self.attached: list[
+            tuple[int, bool]
+        ] = []  # identity of parameters, and whether they get gradients
         # A gradient that its user drops must not be used for other tensors while it is still being read.
         self.flying: deque[tuple[Ticket, Tensor]] = deque()
         self.numbers = count()
@@ -82,6 +85,10 @@ class Offload:
 
     def attach(self, params: Sequence[Tensor]) -> None:
         """Have the gradients of these parameters, and of no others, copied during backward."""
+        ids = [(id(param), param.requires_grad) for param in params]
+        if ids == self.attached:
+            return
+        self.attached = ids
         known = {id(param) for param in params}
         for gone in self.hooks.keys() - known:
             self.hooks.pop(gone).remove()
