@@ -28,7 +28,7 @@ package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc s
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs docs-site lint asan tsan big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
+.PHONY: help demo test bench docs docs-site lint asan tsan kernels big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
@@ -39,6 +39,7 @@ help:
 	@echo 'make lint        only lint, format and types'
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
+	@echo 'make kernels     compile every Triton kernel for four kinds of GPU, none needed; writes docs/kernels.md (about 5 minutes)'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
 	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
@@ -54,7 +55,9 @@ demo: $(package_stamp)
 # The simulated NPU in processes of its own: torch takes no new device after the first backward of a process.
 test: lint
 	$(call headline,Test suite)
-	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim --ignore=tests/npusim_programs $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests --ignore=tests/test_docs.py --ignore=tests/npusim --ignore=tests/npusim_programs --ignore=tests/triton_interpreter $(PYTEST_ARGS)
+	$(call headline,Test suite: the kernels of Triton, interpreted)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(bin)/python -m pytest tests/triton_interpreter $(PYTEST_ARGS)
 	$(call headline,Test suite: the simulated NPU)
 	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/npusim $(PYTEST_ARGS)
 	$(call headline,Documentation examples)
@@ -97,6 +100,11 @@ tsan: $(package_stamp)
 	PATH="$(CURDIR)/$(bin):$$PATH" cmake -S . -B build/tsan -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python -DINGOT_SANITIZE=thread -DINGOT_X86=OFF > /dev/null
 	PATH="$(CURDIR)/$(bin):$$PATH" cmake --build build/tsan --target threads -j2
 	build/tsan/threads
+
+# Without an accelerator: the compilers for CUDA and ROCm are in the triton package.
+kernels: $(package_stamp)
+	$(call headline,Kernels of Triton for sm_80 sm_90 sm_100 and gfx942)
+	PYTHONPATH=tests $(bin)/python tests/compiled_kernels.py --write docs/kernels.md
 
 big: $(package_stamp)
 	$(call headline,A tensor of more than 2^31 elements)

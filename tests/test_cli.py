@@ -83,11 +83,14 @@ def test_info_names_the_backends_it_passed_over(monkeypatch: pytest.MonkeyPatch)
     first = "the first of the list above that runs on"
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: None)
     assert backends.choose_for("cpu") == ("native", f"{first} cpu")
-    assert backends.choose_for("mps") == ("flat", f"not native: for cpu tensors only; {first} mps")
+    monkeypatch.setattr(type(backends.TRITON), "unavailable", lambda self: "not here")
+    passed = "not native: for cpu tensors only; not triton: not here"
+    assert backends.choose_for("mps") == ("flat", f"{passed}; {first} mps")
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
     (cpu,) = [row for row in info.collect()["chosen"] if row["device"] == "cpu"]
     assert cpu["backend"] == "flat"
-    assert cpu["why"] == f"not native: not today; {first} cpu; large tensors go to reference"
+    passed = "not native: not today; not triton: not here"
+    assert cpu["why"] == f"{passed}; {first} cpu; large tensors go to reference"
 
 
 def test_info_says_why_a_backend_is_missing_and_how_to_get_it() -> None:

@@ -55,7 +55,81 @@ bool add_list(PyObject* list, bool written, std::string& facts, std::vector<Exte
   return true;
 }
 
+int64_t elements_of(const DLTensor& tensor) {
+  int64_t count = 1;
+  for (int d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
+  return count;
+}
+
+bool is_row_major(const DLTensor& tensor) {
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; tensor.strides != nullptr && d >= 0; --d) {
+    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
+    expected *= tensor.shape[d];
+  }
+  return true;
+}
+
+// Whether a tensor fills its memory without gaps, in whatever order of its dimensions; it does not overlap itself.
+bool is_dense(const DLTensor& tensor) {
+  int64_t span = 1;
+  for (int d = 0; tensor.strides != nullptr && d < tensor.ndim; ++d) span += (tensor.shape[d] - 1) * tensor.strides[d];
+  return tensor.strides == nullptr || span == elements_of(tensor);
+}
+
+bool same_order(const DLTensor& one, const DLTensor& other) {
+  if (one.ndim != other.ndim) return false;
+  for (int d = 0; d < one.ndim; ++d) {
+    if (one.shape[d] != other.shape[d]) return false;
+    if (one.shape[d] > 1 && (other.strides == nullptr || one.strides[d] != other.strides[d])) return false;
+  }
+  return true;
+}
+
+// Adds one list; its tensors must lie in memory like the leaders, the tensors of the first list.
+bool add_addresses(PyObject* list, const std::vector<PyObject*>& leaders, std::vector<int64_t>& found, bool* row_major) {
+  if (!PyList_Check(list) || PyList_Size(list) != static_cast<Py_ssize_t>(leaders.size())) return false;
+  for (size_t i = 0; i < leaders.size(); ++i) {
+    DLTensor tensor, leader;
+    if (!describe_quickly(PyList_GetItem(list, static_cast<Py_ssize_t>(i)), &tensor)) return false;
+    found.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.data)) + static_cast<int64_t>(tensor.byte_offset));
+    if (elements_of(tensor) == 0) continue;
+    if (!describe_quickly(leaders[i], &leader)) return false;
+    if (is_row_major(tensor) && is_row_major(leader)) continue;
+    if (leader.strides == nullptr || !is_dense(leader) || !same_order(leader, tensor)) return false;
+    *row_major = false;
+  }
+  return true;
+}
+
+PyObject* bytes_of(const std::vector<int64_t>& numbers) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers.data()),
+                                   static_cast<Py_ssize_t>(numbers.size() * sizeof(int64_t)));
+}
+
 }  // namespace
+
+PyObject* addresses(PyObject*, PyObject* lists) {
+  if (!PyList_Check(lists) || PyList_Size(lists) == 0 || !PyList_Check(PyList_GetItem(lists, 0))) {
+    PyErr_SetString(PyExc_TypeError, "expected a list of lists of tensors");
+    return nullptr;
+  }
+  PyObject* params = PyList_GetItem(lists, 0);
+  std::vector<PyObject*> leaders;
+  std::vector<int64_t> found, sizes;
+  bool row_major = true, readable = torch.exchange != nullptr;
+  for (Py_ssize_t i = 0; readable && i < PyList_Size(params); ++i) {
+    DLTensor tensor;
+    leaders.push_back(PyList_GetItem(params, i));
+    readable = describe_quickly(leaders.back(), &tensor);
+    if (readable) sizes.push_back(elements_of(tensor));
+  }
+  for (Py_ssize_t k = 0; readable && k < PyList_Size(lists); ++k) {
+    readable = add_addresses(PyList_GetItem(lists, k), leaders, found, &row_major);
+  }
+  if (!readable) Py_RETURN_NONE;
+  return Py_BuildValue("NNO", bytes_of(found), bytes_of(sizes), row_major ? Py_True : Py_False);
+}
 
 PyObject* facts(PyObject*, PyObject* arguments) {
   PyObject *written, *read;

@@ -11,4 +11,9 @@ namespace ingot {
 // plain tensor, or complex, or a lazily negated view.
 PyObject* facts(PyObject* self, PyObject* arguments);
 
+// addresses(lists): lists of equally many tensors, one list per operand, on any device -> (the int64 addresses of all tensors, list
+// after list; the int64 number of elements of each tensor of the first list; whether all are in row-major order). None if a
+// tensor is no plain one, or has gaps, or if the operands of one tensor lie in memory in different orders.
+PyObject* addresses(PyObject* self, PyObject* lists);
+
 }  // namespace ingot

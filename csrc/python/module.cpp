@@ -215,6 +215,7 @@ PyMethodDef methods[] = {
     {"largest", guarded<largest>, METH_O, nullptr},
     {"scale", guarded<scale_in_place>, METH_VARARGS, nullptr},
     {"facts", guarded<facts>, METH_VARARGS, nullptr},
+    {"addresses", guarded<addresses>, METH_O, nullptr},
     {"remember", guarded<remember>, METH_VARARGS, nullptr},
     {"quick_step", guarded<quick_step>, METH_VARARGS, nullptr},
     {"forget_gradients", guarded<forget_gradients>, METH_O, nullptr},

@@ -14,6 +14,7 @@ from ingot.backends.backend import Backend
 from ingot.backends.flat import Flat
 from ingot.backends.native import NATIVE
 from ingot.backends.reference import Reference
+from ingot.backends.triton import TRITON
 
 if TYPE_CHECKING:
     from ingot.step.bucket import Bucket
@@ -32,7 +33,7 @@ class BackendInfo(NamedTuple):
 ANYWHERE = "any torch device"
 FLAT = Flat()
 REFERENCE = Reference()
-TABLE: tuple[Backend, ...] = (NATIVE, FLAT, REFERENCE)
+TABLE: tuple[Backend, ...] = (NATIVE, TRITON, FLAT, REFERENCE)
 
 
 def named(name: str) -> Backend:

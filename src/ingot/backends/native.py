@@ -185,6 +185,10 @@ class Native(Backend):
         """
         return core.facts(written, read)
 
+    def addresses(self, lists: list[list[Tensor]]) -> tuple[bytes, bytes, bool] | None:
+        """Where tensors of any device are, for kernels that find them by a table; see csrc/python/facts.h."""
+        return core.addresses(lists)
+
 
 def on_cpu(value: float) -> Tensor:
     """A number of the core as a 0-dim tensor."""

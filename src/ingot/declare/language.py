@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingot.declare.targets import Cpp, Target
+from ingot.declare.targets import Cpp, Target, bare
 
 WORDS = {"sqrt": 1, "absolute": 1, "maximum": 2, "where": 3}  # and their numbers of arguments
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -23,16 +23,6 @@ def refuse(path: Path, node: ast.AST, why: str) -> Refused:
     line = getattr(node, "lineno", 1)
     first, *more = ast.unparse(node).splitlines()
     return Refused(f"{path}:{line}: `{first}{' ...' if more else ''}`: {why}")
-
-
-def bare(text: str) -> str:
-    """A sum or product without the parentheses around the whole of it."""
-    depth = 0
-    for place, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if depth == 0 and place < len(text) - 1:
-            return text
-    return text[1:-1] if text.startswith("(") else text
 
 
 def always_returns(body: Sequence[ast.stmt]) -> bool:
@@ -69,6 +59,7 @@ class Body:
     target: Target = field(default_factory=Cpp)
     conditions: set[str] = field(default_factory=set)  # names that hold a comparison
     scalars: set[str] = field(default_factory=set)  # names that hold a scalar now
+    assigned: set[str] = field(default_factory=set)  # names the function has given a value
     fields_read: set[tuple[str, str]] = field(default_factory=set)
     names_read: set[str] = field(default_factory=set)
 
@@ -139,10 +130,12 @@ class Body:
             self.names_read.add(name)  # an operand that is only written needs its variable as well
         new = name not in self.names
         self.names.add(name)
+        self.assigned.add(name)
         (self.scalars.add if self._is_scalar(value) else self.scalars.discard)(name)
         if condition:
             self.conditions.add(name)
-        return self.target.assignment(name, text, new=new, condition=condition)
+        local = self.target.local(name)
+        return self.target.assignment(local, text, new=new, condition=condition)
 
     def _returned(
         self, node: ast.Return, value: ast.expr, results: Sequence[str | None]
@@ -165,7 +158,7 @@ class Body:
         if name not in self.names:
             raise refuse(self.path, node, "unknown name")
         self.names_read.add(name)
-        return name
+        return self.target.local(name) if name in self.assigned else name
 
     def _call(self, node: ast.expr, word: str, arguments: Sequence[ast.expr]) -> str:
         if len(arguments) != WORDS[word]:

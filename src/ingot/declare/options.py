@@ -73,12 +73,21 @@ def is_flag(value: Any) -> bool:
 
 
 def may_change(group: Mapping[str, Any]) -> bool:
-    """Whether an option of a group can be changed in place, as a list or a tensor can."""
+    """Whether an option of a group can be changed in place, as a list or a tensor can.
+
+    Tensors on an accelerator are not looked at again: the host would wait for it in every step.
+    """
     for option, value in group.items():
         values = value if type(value) is tuple else (value,)
-        if any(isinstance(each, (Tensor, list)) for each in values) and option not in _LISTS:
+        loose = any(isinstance(each, list) or is_on_cpu(each) for each in values)
+        if loose and option not in _LISTS:
             return True
     return False
+
+
+def is_on_cpu(value: Any) -> bool:
+    """Whether a value is a tensor that can be read without waiting for a device."""
+    return isinstance(value, Tensor) and value.device.type == "cpu"
 
 
 class _Betas(Rule):

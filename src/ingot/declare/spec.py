@@ -22,6 +22,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 Group = Mapping[str, Any]
@@ -51,6 +52,16 @@ class Sums(SimpleNamespace):
     """
 
 
+def learning_rate(group: Group) -> Any:
+    """``group["lr"]`` as scalars are computed from it: a float, or a 0-dim tensor if that is on an accelerator.
+
+    Asking for its value would make the host wait for the device. What is computed from it stays there, too.
+    """
+    lr = group["lr"]
+    on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
+    return lr.reshape(()) if on_device else float(lr)
+
+
 class Clip(NamedTuple):
     """Scale gradients down so that their 2-norm is at most ``max_norm``."""
 
@@ -72,7 +83,8 @@ class Spec:
     Attributes:
         name: the stem used everywhere: files, kernels, tests.
         states: the states by name; the names are torch.optim's, because they are in checkpoints.
-        scalars: ``(group, step) -> NamedTuple`` of floats, computed once per step in double precision.
+        scalars: ``(group, step) -> NamedTuple`` of floats, computed once per step in double precision; see
+            ``learning_rate`` for a rate that is on an accelerator.
         advance: the new states, a tuple.
         direction: the update, from the new states, or from the old ones (``looks_back``).
         finish: two-pass optimizers only: ``(row, total, row_scores, total_score, s) -> (keep, rate)`` per row.
@@ -111,10 +123,18 @@ class Spec:
         names = {name for f in functions for name in keyword_only(f)}
         return tuple(sorted(names))
 
-    def numbers(self, group: Group, step: int) -> Any:
-        """The scalars of a step as plain floats, also where an option is a tensor."""
+    def numbers(self, group: Group, step: int, device: torch.device, dtype: torch.dtype) -> Any:
+        """The scalars of a step as plain floats, also where an option is a tensor.
+
+        Those made of a tensor on an accelerator are tensors there, in the type of the math, for a bucket on one.
+        """
         scalars = self.scalars(group, step)
-        return scalars._make(map(float, scalars))
+        if device.type == "cpu":
+            return scalars._make(map(float, scalars))
+        return scalars._make(
+            x.to(device, dtype, non_blocking=True) if isinstance(x, Tensor) else float(x)
+            for x in scalars
+        )
 
     def variant(self, group: Group) -> Variant:
         """The formula this group asks for; one object per combination of flags."""

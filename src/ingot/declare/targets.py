@@ -21,8 +21,21 @@ class Target(Protocol):
     def call(self, word: str, arguments: Sequence[str]) -> str:
         """One of the words of ``ingot.declare.words``."""
 
+    def local(self, name: str) -> str:
+        """What a variable of a declared function is called."""
+
     def assignment(self, name: str, text: str, *, new: bool, condition: bool) -> str:
         """A statement that gives a name a value; ``condition`` if that is a comparison."""
+
+
+def bare(text: str) -> str:
+    """A sum or product without the parentheses around the whole of it."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and place < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
 
 
 class Cpp:
@@ -44,6 +57,10 @@ class Cpp:
         """The type is spelled out, so that a constant and an element may meet in one call."""
         return f"{word}<F>({', '.join(arguments)})"
 
+    def local(self, name: str) -> str:
+        """The same: every declared function becomes a function."""
+        return name
+
     def assignment(self, name: str, text: str, *, new: bool, condition: bool) -> str:
         """The first one declares the variable."""
         kind = ("bool " if condition else "F ") if new else ""
@@ -55,7 +72,11 @@ class Triton:
 
     Division and root are the correctly rounded ones: ``/`` and ``tl.sqrt`` are approximations on GPUs.
 
+    Declared functions become statements of one kernel, so what they assign to must not hide what the kernel has.
+
     Args:
+        prefix: put before the variables of a function that have one of the names ``taken``.
+        taken: the names that mean something else in the kernel.
         records: other names for records, for a function whose record is a row in one place and a total in another.
     """
 
@@ -66,8 +87,13 @@ class Triton:
         "where": "tl.where({}, {}, {})",
     }
 
-    def __init__(self, records: Mapping[str, str] | None = None) -> None:
-        self.records = records or {}
+    def __init__(
+        self,
+        prefix: str = "",
+        taken: frozenset[str] = frozenset(),
+        records: Mapping[str, str] | None = None,
+    ) -> None:
+        self.prefix, self.taken, self.records = prefix, taken, records or {}
 
     def constant(self, value: float) -> str:
         """A literal, which takes the type of what it meets."""
@@ -79,11 +105,17 @@ class Triton:
 
     def binary(self, left: str, sign: str, right: str) -> str:
         """Operators are the same, but for the division."""
-        return f"tl.div_rn({left}, {right})" if sign == "/" else f"({left} {sign} {right})"
+        if sign == "/":
+            return f"tl.div_rn({bare(left)}, {bare(right)})"
+        return f"({left} {sign} {right})"
 
     def call(self, word: str, arguments: Sequence[str]) -> str:
         """The functions of ``triton.language``."""
-        return self.WORDS[word].format(*arguments)
+        return self.WORDS[word].format(*map(bare, arguments))
+
+    def local(self, name: str) -> str:
+        """A name of its own where the kernel has one like it."""
+        return self.prefix + name if name in self.taken else name
 
     def assignment(self, name: str, text: str, *, new: bool, condition: bool) -> str:
         """Python needs no declaration."""

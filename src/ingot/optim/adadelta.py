@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.options import EPS, LR, WEIGHT_DECAY, Number, Rule, real
-from ingot.declare.spec import Group, Spec, State
+from ingot.declare.spec import Group, Spec, State, learning_rate
 from ingot.declare.words import sqrt
 from ingot.optimizer import FusedOptimizer, Params
 
@@ -30,7 +30,7 @@ def scalars(group: Group, step: int) -> Scalars:
     """The same in every step."""
     return Scalars(
         keep=1.0,
-        rate=float(group["lr"]),
+        rate=learning_rate(group),
         rho=group["rho"],
         comp=1 - group["rho"],
         eps=group["eps"],

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number
-from ingot.declare.spec import Group, Spec
+from ingot.declare.spec import Group, Spec, learning_rate
 from ingot.declare.words import maximum
 from ingot.optim.adamw import direction
 from ingot.optim.moments import MOMENTS_AMSGRAD
@@ -37,7 +37,7 @@ def scalars(group: Group, step: int) -> Scalars:
     beta1, beta2 = group["betas"]
     return Scalars(
         keep=1.0,
-        rate=float(group["lr"]) / (1 - beta1**step),
+        rate=learning_rate(group) / (1 - beta1**step),
         beta1=beta1,
         comp1=1 - beta1,
         beta2=beta2,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.options import BETAS, EPS, FLAG, LR, NONNEGATIVE, WEIGHT_DECAY, Number
-from ingot.declare.spec import Group, Spec
+from ingot.declare.spec import Group, Spec, learning_rate
 from ingot.declare.words import absolute, sqrt, where
 from ingot.optim.moments import MOMENTS_AMSGRAD, advance
 from ingot.optimizer import FusedOptimizer, Params
@@ -34,7 +34,7 @@ class Scalars(NamedTuple):
 
 def scalars(group: Group, step: int) -> Scalars:
     """The scalars of step ``step``, counted from 1."""
-    lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+    lr, (beta1, beta2) = learning_rate(group), group["betas"]
     decay = lr * group["weight_decay"]
     return Scalars(
         keep=1 - decay,

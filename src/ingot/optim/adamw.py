@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number
-from ingot.declare.spec import Group, Spec
+from ingot.declare.spec import Group, Spec, learning_rate
 from ingot.declare.words import sqrt
 from ingot.optim.moments import MOMENTS_AMSGRAD, advance
 from ingot.optimizer import FusedOptimizer, Params
@@ -32,7 +32,7 @@ class Scalars(NamedTuple):
 
 def scalars(group: Group, step: int) -> Scalars:
     """The scalars of step ``step``, counted from 1."""
-    lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+    lr, (beta1, beta2) = learning_rate(group), group["betas"]
     return Scalars(
         keep=1 - lr * group["weight_decay"],
         rate=lr / (1 - beta1**step),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.groups import BetaGroup, refuse_difference, respelled
 from ingot.declare.options import BETA, EPS, FLAG, LR, WEIGHT_DECAY, Default, Number, Rule, real
-from ingot.declare.spec import Clip, Group, Spec
+from ingot.declare.spec import Clip, Group, Spec, learning_rate
 from ingot.declare.words import sqrt
 from ingot.optim.moments import MOMENTS_AMSGRAD, advance
 from ingot.optimizer import FusedOptimizer, Params
@@ -42,9 +42,9 @@ class Scalars(NamedTuple):
     weight_decay: float
 
 
-def scheduled(group: Group, done: int) -> float:
+def scheduled(group: Group, done: int) -> Any:
     """The rate after ``done`` steps: lr times the schedule."""
-    lr, t_total = float(group["lr"]), group["t_total"]
+    lr, t_total = learning_rate(group), group["t_total"]
     if t_total == -1:
         return lr
     x, warmup = done / t_total, max(group["warmup"], 0.0)
@@ -235,7 +235,7 @@ class NpuFusedBertAdam(FusedOptimizer):
     def get_lr(self) -> list[float]:
         """The rate that the next step will use, one per parameter, in the order of the groups."""
         return [
-            scheduled(group, int(self.state.get(param, {}).get("step", 0)))
+            float(scheduled(group, int(self.state.get(param, {}).get("step", 0))))
             for group in self.param_groups
             for param in group["params"]
         ]

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.declare.options import BETAS, EPS, FLAG, LR, WEIGHT_DECAY, Number, Rule, real
-from ingot.declare.spec import Clip, Group, Spec, max_grad_norm_clip
+from ingot.declare.spec import Clip, Group, Spec, learning_rate, max_grad_norm_clip
 from ingot.declare.words import sqrt, where
 from ingot.optim.moments import MOMENTS, advance
 from ingot.optimizer import FusedOptimizer, Params
@@ -38,7 +38,7 @@ def scalars(group: Group, step: int) -> Scalars:
     correct = group["bias_correction"]
     max_weight_norm = group["max_weight_norm"]
     return Scalars(
-        rate=float(group["lr"]),
+        rate=learning_rate(group),
         beta1=beta1,
         comp1=1 - beta1,
         beta2=beta2,

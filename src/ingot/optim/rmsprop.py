@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingot.declare.options import ALPHA, EPS, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number
-from ingot.declare.spec import Group, Spec, State
+from ingot.declare.spec import Group, Spec, State, learning_rate
 from ingot.optim.mean_square import Scalars, advance, direction
 from ingot.optimizer import FusedOptimizer, Params
 
@@ -19,7 +19,7 @@ def scalars(group: Group, step: int) -> Scalars:
     """The same in every step."""
     return Scalars(
         keep=1.0,
-        rate=float(group["lr"]),
+        rate=learning_rate(group),
         alpha=group["alpha"],
         comp=1 - group["alpha"],
         eps=group["eps"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingot.declare.options import ALPHA, EPS, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number
-from ingot.declare.spec import Group, Spec, State
+from ingot.declare.spec import Group, Spec, State, learning_rate
 from ingot.optim.mean_square import Scalars, advance, direction
 from ingot.optimizer import FusedOptimizer, Params
 
@@ -21,10 +21,10 @@ def scalars(group: Group, step: int) -> Scalars:
     Differs from torch_npu: with lr=0 nothing decays. torch.distributed.checkpoint makes states to load into by a step
     with lr=0, after it has loaded the parameters.
     """
-    lr, decay = float(group["lr"]), group["weight_decay"]
+    lr, decay = learning_rate(group), group["weight_decay"]
     in_buffer = group["momentum"] and group["lr_in_momentum"]
     return Scalars(
-        keep=1 - decay if group["decoupled_decay"] and lr else 1.0,
+        keep=1 - decay * (lr != 0) if group["decoupled_decay"] else 1.0,
         rate=1.0 if in_buffer else lr,
         alpha=group["alpha"],
         comp=1 - group["alpha"],

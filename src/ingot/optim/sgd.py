@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.optim.optimizer import required
 
 from ingot.declare.options import FINITE, FLAG, LR, MOMENTUM, WEIGHT_DECAY, Number, OptionError
-from ingot.declare.spec import Group, Spec, State
+from ingot.declare.spec import Group, Spec, State, learning_rate
 from ingot.optimizer import FusedOptimizer, Params
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def scalars(group: Group, step: int) -> Scalars:
     """A zero buffer and ``blend`` 1 make the first buffer the gradient itself."""
     return Scalars(
         keep=1.0,
-        rate=float(group["lr"]),
+        rate=learning_rate(group),
         weight_decay=group["weight_decay"],
         momentum=group["momentum"],
         blend=1.0 if step == 1 else 1 - group["dampening"],

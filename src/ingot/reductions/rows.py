@@ -80,6 +80,11 @@ class Rows:
         ).unbind()
         total = Sums(**dict(zip(self.variant.spec.sums, totals, strict=True)))
         keep, rate = self.variant.finish(self.row, total, row_scores, total_score, s)
+        # One number that the device made for all rows, the rate say, becomes one per row.
+        count = len(self.tensor_of_row)
+        keep, rate = (
+            f.expand(count) if isinstance(f, Tensor) and f.ndim == 0 else f for f in (keep, rate)
+        )
         return keep, rate
 
 

@@ -23,7 +23,7 @@ from ingot.step.roster import Groups, Roster, all_params
 from ingot.step.survey import Found, Outline, State, survey
 from ingot.step.transit import take_along
 from ingot.storage.offload import Offload
-from ingot.storage.precision import Precision
+from ingot.storage.precision import Precision, math_dtype
 from ingot.storage.rounding import Rounding
 
 Planned = list[tuple[Outline, Found]]
@@ -187,7 +187,7 @@ class Planner:
         )
         return Bucket(
             variant=variant,
-            scalars=variant.spec.numbers(group, formula_step),
+            scalars=variant.spec.numbers(group, formula_step, kind.device, math_dtype(kind.dtype)),
             params=found.params,
             grads=found.grads,
             states=states[:-1] if kind.master else states,

@@ -59,6 +59,12 @@ class Rounding:
     ordinals: list[int]
     starts: list[int]
 
+    @property
+    def base(self) -> int:
+        """The key of all tensors: a hash of seed and step."""
+        base = mix((self.seed & _WORD) ^ mix(self.seed >> 32))
+        return mix(base ^ mix(self.step & _WORD))
+
     @cached_property
     def keys(self) -> list[list[int]]:
         """``keys[k][i]`` for operand k of tensor i: 0 is the parameter, then its states in order.
@@ -66,11 +72,9 @@ class Rounding:
         A hash of seed and step keys the hash of (parameter, operand). Moving on by ``start`` in a key is the
         same as moving on by it in every index.
         """
-        base = mix((self.seed & _WORD) ^ mix(self.seed >> 32))
-        base = mix(base ^ mix(self.step & _WORD))
         ordinals = torch.tensor(self.ordinals, device="cpu").unsqueeze(0)
         operands = torch.arange(self.operands, device="cpu").unsqueeze(1)
-        keys = random_bits(ordinals * _OPERANDS + operands, base)
+        keys = random_bits(ordinals * _OPERANDS + operands, self.base)
         keys = keys + (torch.tensor(self.starts, device="cpu") & _WORD) * _GOLDEN & _WORD
         listed: list[list[int]] = keys.tolist()
         return listed

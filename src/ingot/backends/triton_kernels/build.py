@@ -1,0 +1,123 @@
+"""Makes functions of emitted text, and compiles them before a step is committed."""
+
+from __future__ import annotations
+
+import linecache
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import torch
+
+from ingot.backends.triton_kernels import emit
+from ingot.backends.triton_kernels.tile import Types
+from ingot.declare.formula import Formula
+from ingot.declare.live import formula as formula_of
+from ingot.declare.spec import Variant
+
+THREADS = (
+    128  # of a program: each then has 8 of 1024 elements, one load of 16 bytes if they have 16 bits
+)
+
+
+def options(warp: int) -> dict[str, Any]:
+    """What the compiler is told, for warps of so many threads; 0 where there are none.
+
+    No product and sum may become one rounding: results would differ from those of other backends. The default of that
+    differs between versions of Triton.
+    """
+    return {"num_warps": THREADS // warp if warp else 4, "enable_fp_fusion": False}
+
+
+@cache
+def options_here() -> dict[str, Any]:
+    """The same for the device of this machine."""
+    from triton import knobs
+    from triton.runtime import driver
+
+    if knobs.runtime.interpret:
+        return options(0)
+    return options(driver.active.get_current_target().warp_size)
+
+
+def texts(formula: Formula, types: Types, loaded: frozenset[str]) -> dict[str, str]:
+    """The text of all kernels of a variant, by what each is for."""
+    if formula.optimizer.finish is None:
+        return {"elementwise": emit.elementwise(formula, types, loaded)}
+    return {
+        "first": emit.first(formula, types, loaded),
+        "between": emit.between(formula, loaded),
+        "second": emit.second(formula, types, loaded),
+    }
+
+
+@cache
+def kernels(
+    variant: Variant, scalars: tuple[str, ...], types: Types, loaded: frozenset[str]
+) -> Mapping[str, Kernel]:
+    """The kernels of a variant, by what each is for; raises ``Refused`` if its functions cannot be read."""
+    made = texts(formula_of(variant, scalars), types, loaded)
+    return {role: Kernel.of(text, f"{variant.name} {role}") for role, text in made.items()}
+
+
+@cache
+def collect() -> Kernel:
+    """The kernel that adds up the pieces of long rows."""
+    from ingot.backends.triton_kernels import words
+
+    return Kernel(words.collect, "collect")
+
+
+class Kernel:
+    """A kernel, and for which devices it was compiled."""
+
+    def __init__(self, function: Any, name: str) -> None:
+        self.function, self.name = function, name
+        self.compiled: set[tuple[torch.device, Any]] = set()
+        self.broken: str | None = None
+
+    @classmethod
+    def of(cls, text: str, name: str) -> Kernel:
+        """A function made from its text, which Triton reads again through ``linecache``."""
+        import triton
+        import triton.language as tl
+
+        from ingot.backends.triton_kernels import words
+
+        file = f"<ingot {name} {hash(text) & 0xFFFFFFFF:08x}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        scope: dict[str, Any] = {**vars(words), "tl": tl, "__name__": __name__}
+        exec(compile(text, file, "exec"), scope)
+        function = scope[text.removeprefix("def ").partition("(")[0]]
+        # Triton would compile anew for arguments that are 1 or divisible by 16.
+        plain = [n for n in signature(function).parameters if n not in function.__annotations__]
+        return cls(triton.jit(do_not_specialize=plain)(function), name)
+
+    def problem(
+        self, device: torch.device, arguments: Sequence[Any], constants: Mapping[str, int]
+    ) -> str | None:
+        """Compile it for the arguments of a step; why that fails. Said in a warning, once."""
+        key = device, tuple(constants.items())
+        if self.broken is None and key not in self.compiled:
+            try:
+                made = self.function.warmup(*arguments, grid=(1,), **constants, **options_here())
+                if made is not None:  # None: interpreted
+                    made._init_handles()  # loads it, too
+            except Exception as error:
+                self.broken = f"Triton cannot compile the kernel {self.name} ({first_line(error)})"
+                warnings.warn(f"ingot: {self.broken}; another backend is used", stacklevel=2)
+            else:
+                self.compiled.add(key)
+        return self.broken
+
+    def launch(self, programs: int, arguments: Sequence[Any], constants: Mapping[str, int]) -> None:
+        """Start it; nothing to do for no programs."""
+        if programs:
+            self.function[(programs,)](*arguments, **constants, **options_here())
+
+
+def first_line(error: Exception) -> str:
+    """An error in short."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
