@@ -212,7 +212,7 @@ def test_the_error_names_torchs_optimizer(case: Case, name: str, trained: bool) 
     if (name, case.name) in TAKEN or case.name == name.lower():
         return
     if {name.lower(), case.name} == {"adam", "adamw"}:
-        return  # told by the meaning of their decay alone: see test_state.py
+        return  # told by the meaning of their decay alone: see test_state_refusals.py
     target = with_state(case, make_params([(3, 2), (2, 2)]))
     train(target, target.param_groups[0]["params"], 1)
     saved = torch_state(name, TORCH_KINDS[name], trained)
