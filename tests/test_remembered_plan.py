@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ingot.optim import NpuFusedAdamP, NpuFusedAdamW, NpuFusedLamb, NpuFusedSGD
+from ingot.step.roster import Roster
 
 
 def unnoticed(*names):
@@ -264,3 +265,16 @@ def test_gradients_are_freed(build, options):
         optimizer.step()
         optimizer.zero_grad()
     assert [grad() for grad in gone] == [None] * len(gone)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
+def test_who_the_parameters_are_is_asked_once_per_step(build, monkeypatch):
+    asked = []
+    holds = Roster.holds
+    monkeypatch.setattr(Roster, "holds", lambda *args: asked.append(1) or holds(*args))
+    params = make_params()
+    optimizer = build(params, backend="reference", max_grad_norm=1.0)
+    for step in range(4):
+        set_grads(params, step)
+        optimizer.step()
+        assert len(asked) == step  # the first one makes the roster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,22 +11,19 @@ from torch import Tensor
 from ingot import backends, checkpoint
 from ingot.declare import arguments
 from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
-from ingot.declare.spec import Spec
-from ingot.reductions.norms import Whole, clip_in_place
-from ingot.step.bucket import Bucket
-from ingot.step.plan import Planner
-from ingot.step.quick import Quick, is_undisturbed
+from ingot.reductions.norms import clip_in_place
+from ingot.step.planned import Planned
+from ingot.step.quick import is_undisturbed
 from ingot.step.refuse import refuse_offload
 from ingot.step.roster import all_params
 from ingot.step.whole import whole_step
 from ingot.storage import size
-from ingot.storage.offload import Offload
 from ingot.storage.precision import RULES, SEED, Precision
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
-class FusedOptimizer(torch.optim.Optimizer):
+class FusedOptimizer(Planned):
     """What all optimizers share. A subclass declares ``spec`` and ``rules`` and its own options.
 
     Every step reads the tensors as they are at that moment. So parameters may be moved, replaced or get no
@@ -50,7 +47,6 @@ class FusedOptimizer(torch.optim.Optimizer):
             (default None: states are where their parameter is); see docs/memory.md.
     """
 
-    spec: ClassVar[Spec]
     rules: ClassVar[Mapping[str, Rule]]
     unsaved: ClassVar[frozenset[str]] = frozenset()  # options that checkpoints of the original lack
     # For Adam and AdamW, which have the same options and states: told apart in checkpoints by this.
@@ -59,9 +55,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     found_inf: Tensor
     grad_scale: Tensor | None
-    # A process group, where its other members have other parameters of the same model in optimizers of their own
-    # (ZeroRedundancyOptimizer, pipeline stages): gradients are then clipped by the norm over all of them.
-    norm_group: Any = None
 
     def __init__(
         self,
@@ -90,16 +83,6 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.check({**common, **defaults})
         arguments.refuse_no_params(type(self).__name__, params)
         super().__init__(params, {**common, **defaults})
-
-    def _refresh(self) -> None:
-        """Forget everything that was derived from the state."""
-        if self.precision.offload is None:
-            self._offload: Offload | None = None
-        else:  # its hooks are on the parameters, and copies may be under way: it outlives the state
-            self._offload = vars(self).get("_offload") or Offload()
-        self._planner = Planner(type(self).__name__, self.spec, self.check, self._offload)
-        self._quick: Quick | None = None
-        self._grad_norm: Tensor | tuple[float, torch.dtype] | None = None
 
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:
@@ -173,12 +156,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     # instead: the quick path is not taken where a hook is to be run or a profiler is on.
     step.hooked = True  # type: ignore[attr-defined]
 
-    def _plan(self, chosen: Sequence[int] | None = None) -> list[Bucket]:
-        """The buckets of a step over the parameters with these ordinals; None for all."""
-        return self._planner.plan(
-            self.param_groups, self.state, self.precision, self.backend, chosen
-        )
-
     @property
     def grad_norm(self) -> Tensor | None:
         """The norm of all gradients in the last step made, unscaled, before clipping; None if nothing was clipped."""
@@ -205,10 +182,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     def all_params(self) -> list[Tensor]:
         """All parameters of all groups, in order."""
         return all_params(self.param_groups)
-
-    def _everything(self) -> Whole:
-        """All parameters, with whom they are shared: for norms and sums over the whole optimizer."""
-        return Whole(*self._planner.refresh(self.param_groups), self.norm_group)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:
         """Scale the gradients of all parameters in place, so that their common norm is at most ``max_norm``.

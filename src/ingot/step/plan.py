@@ -76,6 +76,8 @@ class Planner:
 
     def plan(
         self,
+        roster: Roster,
+        params: Sequence[Tensor],
         groups: Groups,
         state: State,
         precision: Precision,
@@ -85,13 +87,14 @@ class Planner:
         """The buckets of this step, each with its backend. Raises before anything is changed.
 
         Args:
+            roster: who the parameters are, as ``refresh`` has just found.
+            params: the parameters.
             groups: the parameter groups.
             state: the optimizer's state.
             precision: the precision options.
             backend: the name of the backend to use; None to choose.
             chosen: the ordinals of the parameters to update; None for all that have a gradient.
         """
-        roster, params = self.refresh(groups)
         self._check_options(groups)
         if self.offload is not None:
             self.offload.attach(params)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ingot.reductions.norms import Whole
 from ingot.step.handover import handed_over, leaving_no_scale, skips
+from ingot.step.planned import Planned
 from ingot.step.quick import remember
 from ingot.step.run import run, tell_failure
-
-if TYPE_CHECKING:
-    from ingot.optimizer import FusedOptimizer
 
 
 @leaving_no_scale
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 @torch._disable_dynamo  # type: ignore[attr-defined]
 @torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
 @torch.no_grad()
-def whole_step(
-    optimizer: FusedOptimizer, closure: Callable[[], Any] | None = None, **scaler: Any
-) -> Any:
+def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
     """Make a step.
 
     Args:
@@ -41,27 +38,26 @@ def whole_step(
     # Step counts are Python numbers, so the host must know whether the step is made: this is the only place where it
     # waits for the device.
     with handed_over(optimizer, **scaler):
-        roster, _ = optimizer._planner.refresh(optimizer.param_groups)
-        if not skips(optimizer, roster, scaler.get("grad_scaler")):
-            for chosen in roster.rounds:
-                make_step(optimizer, chosen)
+        everything = optimizer._everything()
+        if not skips(optimizer, everything.roster, scaler.get("grad_scaler")):
+            for chosen in everything.roster.rounds:
+                make_step(optimizer, everything, chosen)
     return loss
 
 
-def make_step(optimizer: FusedOptimizer, chosen: Sequence[int] | None) -> None:
+def make_step(optimizer: Planned, everything: Whole, chosen: Sequence[int] | None) -> None:
     """Plan a step over the parameters with these ordinals (None for all) and run it.
 
     If planning fails, processes that would wait for this one are told.
     """
     spec, groups, planner = optimizer.spec, optimizer.param_groups, optimizer._planner
     try:
-        buckets = optimizer._plan(chosen)
+        buckets = optimizer._plan(chosen, everything)
     except Exception:
         with contextlib.suppress(Exception):
-            tell_failure(spec, groups, optimizer._everything())
+            tell_failure(spec, groups, everything)
         raise
     scale = getattr(optimizer, "grad_scale", None)
-    everything = optimizer._everything()
     optimizer._grad_norm = run(buckets, spec, groups, optimizer.state, everything, scale)
     if planner.recalled and scale is None:
         optimizer._quick = remember(vars(optimizer), planner, spec, groups, buckets)
