@@ -62,8 +62,9 @@ bool read_clips(const Plan& plan, const RememberedBucket& bucket, const Live& li
   if (!clips || !PyTuple_Check(clips.get())) return false;
   for (Py_ssize_t c = 0; c < PyTuple_Size(clips.get()); ++c) {
     Clipping clip;
-    PyObject* scope;
-    if (!PyArg_ParseTuple(PyTuple_GetItem(clips.get(), c), "dUd", &clip.max_norm, &scope, &clip.slack)) return false;
+    PyObject *scope, *option;
+    PyObject* fields = PyTuple_GetItem(clips.get(), c);
+    if (!PyArg_ParseTuple(fields, "dUdU", &clip.max_norm, &scope, &clip.slack, &option)) return false;
     clip.over_all = PyUnicode_Compare(scope, names().all) == 0;
     ready.clips.push_back(clip);
   }
@@ -126,7 +127,7 @@ void run_all(const Plan& plan, const std::vector<Ready>& ready) {
 bool count_versions(const Plan& plan, const Live& live) {
   const Owned changed(PyList_New(0));
   for (size_t i = 0; changed && i < live.params.size(); ++i) {
-    if (plan.present[i] && PyList_Append(changed.get(), live.params[i]) != 0) return false;
+    if (plan.present[i] == Gradient::kPresent && PyList_Append(changed.get(), live.params[i]) != 0) return false;
   }
   return changed && Owned(PyObject_CallFunctionObjArgs(plan.increment_version.get(), changed.get(), nullptr));
 }

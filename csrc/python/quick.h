@@ -15,7 +15,7 @@ namespace ingot {
 
 // remember(attributes, increment_version, clips, present, parts) -> a plan for quick_step
 //   attributes: vars(optimizer); clips: called with a group, its clippings; None if no group clips
-//   present: whether each parameter has a gradient
+//   present: whether each parameter has a gradient; None for one that the step is not about
 //   parts: a bucket each: (table, lists of tensors, group, scope, ordinals, positions, entries, scalars, by_count, counted, starts);
 //     tables are used up
 PyObject* remember(PyObject* self, PyObject* arguments);
@@ -57,6 +57,8 @@ class Owned {
   PyObject* object_;
 };
 
+enum class Gradient : uint8_t { kNone, kPresent, kNotAsked };
+
 // A parameter group. Parameters are known by their identity only: nothing here keeps them alive, and an address that is used
 // again for another parameter does no harm, because all that matters is read from the live object in every step.
 struct RememberedGroup {
@@ -88,7 +90,7 @@ struct Plan {
   Py_ssize_t scopes = 0;
   std::vector<RememberedGroup> groups;
   std::vector<const void*> owners, slots;  // keys and values of the state
-  std::vector<bool> present;
+  std::vector<Gradient> present;
   std::vector<std::unique_ptr<RememberedBucket>> buckets;
   // The address ranges of all tensors that are written, sorted, as they were when last found not to overlap; and the addresses
   // of the tensors at that time. As long as these are the same, only gradients need to be compared with the ranges.
@@ -96,7 +98,7 @@ struct Plan {
   std::vector<std::pair<uintptr_t, uintptr_t>> written;
 };
 
-// The Python objects found in this step. References are borrowed, except to the gradients.
+// The Python objects found in this step. References are borrowed, except to the gradients; a gradient not asked for is null.
 struct Live {
   std::vector<PyObject*> groups, params, slots;
   std::vector<Owned> grads;

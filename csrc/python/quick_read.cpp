@@ -65,12 +65,16 @@ bool read_gradients(const Plan& plan, Live& live) {
   if (plan.present.size() != live.params.size()) return false;
   live.grads.reserve(live.params.size());
   for (size_t i = 0; i < live.params.size(); ++i) {
+    if (plan.present[i] == Gradient::kNotAsked) {
+      live.grads.emplace_back();
+      continue;
+    }
     Owned grad(PyObject_GetAttr(live.params[i], names().grad));
-    if (!grad || (grad.get() != Py_None) != plan.present[i]) return false;
+    if (!grad || (grad.get() != Py_None) != (plan.present[i] == Gradient::kPresent)) return false;
     live.grads.push_back(std::move(grad));
   }
   for (const Owned& grad : live.grads) {
-    if (grad.get() != Py_None && !is_positive_plain(grad.get())) return false;
+    if (grad && grad.get() != Py_None && !is_positive_plain(grad.get())) return false;
   }
   return true;
 }

@@ -127,7 +127,10 @@ PyObject* remember(PyObject*, PyObject* arguments) {
   plan->precision = Owned::share(PyDict_GetItemWithError(attributes, names().precision));
   plan->increment_version = Owned::share(increment);
   if (clips != Py_None) plan->clips = Owned::share(clips);
-  for (Py_ssize_t i = 0; i < PyList_Size(present); ++i) plan->present.push_back(PyList_GetItem(present, i) == Py_True);
+  for (Py_ssize_t i = 0; i < PyList_Size(present); ++i) {
+    PyObject* has = PyList_GetItem(present, i);
+    plan->present.push_back(has == Py_None ? Gradient::kNotAsked : has == Py_True ? Gradient::kPresent : Gradient::kNone);
+  }
   bool fits = remember_groups(groups, *plan) && remember_state(state, *plan);
   for (Py_ssize_t b = 0; fits && b < PyList_Size(parts); ++b) fits = remember_bucket(PyList_GetItem(parts, b), *plan);
   if (!fits) {

@@ -32,7 +32,7 @@ def remember(
     attributes: dict[str, Any],
     increment_version: Any,
     clips: Any,
-    present: list[bool],
+    present: list[bool | None],
     parts: list[tuple[Any, ...]],
 ) -> object | None: ...
 def quick_step(plan: object, attributes: dict[str, Any]) -> bool | float: ...

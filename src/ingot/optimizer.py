@@ -12,6 +12,7 @@ from ingot import backends, checkpoint
 from ingot.declare import arguments
 from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.reductions.norms import clip_in_place
+from ingot.step.in_backward import ReleasedGradients
 from ingot.step.planned import Planned
 from ingot.step.quick import is_undisturbed
 from ingot.step.refuse import refuse_offload
@@ -123,6 +124,8 @@ class FusedOptimizer(Planned):
                 self.precision.wide(param.dtype)
                 if self._offload is not None:
                     refuse_offload(name, param)
+            if self._released is not None:
+                self._released.watch()
         except ValueError as error:
             self.param_groups.pop()
             raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
@@ -165,11 +168,7 @@ class FusedOptimizer(Planned):
         return self._grad_norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of all parameters.
-
-        Args:
-            set_to_none: to None (the default) rather than to zeros.
-        """
+        """Reset the gradients of all parameters: with ``set_to_none`` to None (the default), else to zeros."""
         if set_to_none and self._quick is not None and is_undisturbed(self):
             self._quick.forget_gradients(self.param_groups)
         else:
@@ -193,8 +192,17 @@ class FusedOptimizer(Planned):
         Returns:
             The norm before clipping, a 0-dim tensor; 0 if there are no gradients.
         """
+        if self._released is not None:
+            self._released.refuse_clipping("clip_grad_norm_fused_")
         with torch.no_grad():
             return clip_in_place(self._everything(), float(max_norm), float(norm_type))
+
+    def release_gradients(self) -> ReleasedGradients:
+        """Update each parameter inside ``backward()``, as soon as its gradient is complete, and free the gradient.
+
+        :class:`~ingot.step.in_backward.ReleasedGradients`, the handle it returns, and docs/memory.md say more.
+        """
+        return ReleasedGradients(self)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def state_dict(self, *, dtype: torch.dtype | None = None) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def changes() -> None:
             whole.step()
             split.step()
         compare(layout, split, whole)
-        assert split._planner.memory is not None
+        assert split._planner.memories
 
 
 def gradients(rank: int, processes: int) -> Outcome:

@@ -68,6 +68,7 @@ class Clip(NamedTuple):
     max_norm: float
     scope: str = "all"  # "all" gradients of the optimizer, or those of one "group" and dtype
     slack: float = 1e-6  # added to the norm before dividing, as torch.nn.utils.clip_grad_norm_ does
+    option: str = "max_grad_norm"  # by which it was asked for; messages name it
 
 
 def max_grad_norm_clip(group: Group) -> tuple[Clip, ...]:

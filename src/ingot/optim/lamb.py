@@ -74,7 +74,8 @@ def finish(
 
 def clips(group: Group) -> tuple[Clip, ...]:
     """``use_global_grad_norm`` divides by the norm itself when it is above 1; ``max_grad_norm`` comes after."""
-    whole = (Clip(1.0, slack=0.0),) if group["use_global_grad_norm"] else ()
+    option = "use_global_grad_norm"
+    whole = (Clip(1.0, slack=0.0, option=option),) if group[option] else ()
     return whole + max_grad_norm_clip(group)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from ingot.step.quick import Quick
 from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision
 
+if TYPE_CHECKING:
+    from ingot.step.in_backward import ReleasedGradients
+
 
 class Planned(torch.optim.Optimizer):
     """An optimizer whose steps are planned."""
@@ -26,6 +29,7 @@ class Planned(torch.optim.Optimizer):
     # A process group, where its other members have other parameters of the same model in optimizers of their own
     # (ZeroRedundancyOptimizer, pipeline stages): gradients are then clipped by the norm over all of them.
     norm_group: Any = None
+    _released: ReleasedGradients | None = None  # what release_gradients() returned
 
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:

@@ -58,7 +58,7 @@ def remember(
         groups: its parameter groups.
         buckets: the step; their tables are used up.
     """
-    memory, roster = planner.memory, planner.roster
+    memory, roster = planner.recalled, planner.roster
     if memory is None or roster is None or roster.specs is not None or len(roster.rounds) > 1:
         return None
     if len(memory.outlines) != len(buckets) or not all(map(is_native, buckets)):

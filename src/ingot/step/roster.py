@@ -36,8 +36,13 @@ class Place(NamedTuple):
     name: str | None
 
     def __str__(self) -> str:
+        return f"{self.owner}: {self.in_optimizer}"
+
+    @property
+    def in_optimizer(self) -> str:
+        """The same without the optimizer."""
         name = f" {self.name!r}" if self.name else ""
-        return f"{self.owner}: parameter {self.position}{name} of group {self.group}"
+        return f"parameter {self.position}{name} of group {self.group}"
 
 
 class Roster:

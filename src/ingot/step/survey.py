@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -98,15 +98,16 @@ def survey(
     state: State,
     precision: Precision,
     params: Sequence[Tensor],
-    grads: Sequence[Tensor | None],
+    grads: Mapping[int, Tensor | None],
     offload: Offload | None = None,
 ) -> list[tuple[Outline, Found]]:
-    """Every parameter that has a gradient, in an outline with others of its kind and number of steps."""
+    """Every parameter that has a gradient, by ordinal, in an outline with others of its kind and number of steps."""
     positions = {id(param): i for i, param in enumerate(state)}
     result: dict[Any, tuple[Outline, Found]] = {}
-    for ordinal, (param, grad) in enumerate(zip(params, grads, strict=True)):
+    for ordinal, grad in grads.items():
         if grad is None:
             continue
+        param = params[ordinal]
         place = roster.place(ordinal, groups)
         refuse_pair(place, param, grad)
         near, near_grad = param, grad

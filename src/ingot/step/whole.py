@@ -11,7 +11,7 @@ import torch
 from ingot.reductions.norms import Whole
 from ingot.step.handover import handed_over, leaving_no_scale, skips
 from ingot.step.planned import Planned
-from ingot.step.quick import remember
+from ingot.step.quick import Quick, remember
 from ingot.step.run import run, tell_failure
 
 
@@ -35,20 +35,29 @@ def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **s
     if closure is not None:
         with torch.enable_grad():
             loss = closure()
+    released = optimizer._released
+    if released is not None:
+        released.refuse_unfinished()
     # Step counts are Python numbers, so the host must know whether the step is made: this is the only place where it
     # waits for the device.
     with handed_over(optimizer, **scaler):
         everything = optimizer._everything()
         if not skips(optimizer, everything.roster, scaler.get("grad_scaler")):
             for chosen in everything.roster.rounds:
-                make_step(optimizer, everything, chosen)
+                optimizer._quick = make_step(optimizer, everything, chosen)
+    if released is not None:
+        optimizer._quick = None  # it would not tell the handle that the iteration is over
+        released.begin_iteration()
     return loss
 
 
-def make_step(optimizer: Planned, everything: Whole, chosen: Sequence[int] | None) -> None:
+def make_step(optimizer: Planned, everything: Whole, chosen: Sequence[int] | None) -> Quick | None:
     """Plan a step over the parameters with these ordinals (None for all) and run it.
 
     If planning fails, processes that would wait for this one are told.
+
+    Returns:
+        What the quick path needs for the next step like this one; None if it cannot be taken.
     """
     spec, groups, planner = optimizer.spec, optimizer.param_groups, optimizer._planner
     try:
@@ -59,5 +68,6 @@ def make_step(optimizer: Planned, everything: Whole, chosen: Sequence[int] | Non
         raise
     scale = getattr(optimizer, "grad_scale", None)
     optimizer._grad_norm = run(buckets, spec, groups, optimizer.state, everything, scale)
-    if planner.recalled and scale is None:
-        optimizer._quick = remember(vars(optimizer), planner, spec, groups, buckets)
+    if planner.recalled is None or scale is not None:
+        return None
+    return remember(vars(optimizer), planner, spec, groups, buckets)

@@ -1,0 +1,101 @@
+"""What an earlier step was planned from, and whether all of it is still so.
+
+Outlines are kept for the next step, but every step reads again what they depend on: which parameters and states there
+are, which parameters have gradients, and the type, device, shape and strides of every tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ingot.declare.spec import Variant
+from ingot.step.facts import Facts, find_facts
+from ingot.step.survey import Found, Outline, State
+from ingot.storage.precision import Precision
+
+Planned = list[tuple[Outline, Found]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What outlines depend on apart from the tensors."""
+
+    present: list[
+        bool | None
+    ]  # whether each parameter has a gradient; None: the step is not about it
+    precision: Precision
+    backend: str | None
+    variants: list[Variant]  # of the groups
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The outlines of the last step over some parameters, and what they depend on."""
+
+    outlines: list[Outline]
+    settings: Settings
+    owners: list[int]  # identities of the keys of optimizer.state
+    slots: list[int]  # and of its values
+    known: Any  # facts about the tensors
+
+
+def recall(
+    memory: Memory | None,
+    settings: Settings,
+    state: State,
+    params: Sequence[Tensor],
+    grads: Mapping[int, Tensor | None],
+) -> tuple[Planned, Facts] | None:
+    """The tensors found now, in the outlines of an earlier step; None if anything the outlines depend on differs."""
+    if memory is None or memory.settings != settings:
+        return None
+    if memory.owners != [*map(id, state)] or memory.slots != [*map(id, state.values())]:
+        return None
+    every = [*state.values()]
+    planned = []
+    for outline in memory.outlines:
+        found = gather(outline, every, params, grads)
+        if found is None:
+            return None
+        planned.append((outline, found))
+    facts = find_facts(*tensors_of(planned))
+    return (planned, facts) if facts.known == memory.known else None
+
+
+def gather(
+    outline: Outline,
+    every: Sequence[Any],
+    params: Sequence[Tensor],
+    grads: Mapping[int, Tensor | None],
+) -> Found | None:
+    """What the members of an outline have now; None if a state is missing or step counts differ."""
+    owners = [params[i] for i in outline.ordinals]
+    slots = [every[i] if i >= 0 else {} for i in outline.positions]
+    found = Found(0, owners, owners, [grads[i] for i in outline.ordinals], [], slots)  # type: ignore[misc]
+    try:
+        found.states = [[each[name] for each in slots] for name in outline.entries]
+        if outline.kind.counted:
+            steps = [each["step"] for each in slots]
+            found.step = steps[0]
+            if type(found.step) is not int or steps.count(found.step) != len(steps):
+                return None
+    except (KeyError, TypeError):
+        return None
+    if outline.specs is not None:
+        lists = [outline.specs.parts(each) for each in (owners, found.grads)]
+        for placed, each in zip(outline.placed, found.states, strict=True):
+            lists.append(outline.specs.parts(each) if placed else each)
+        if any(parts is None for parts in lists):
+            return None
+        found.params, found.grads, *found.states = lists  # type: ignore[assignment]
+    return found
+
+
+def tensors_of(planned: Planned) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """The tensors a step writes, and those it only reads."""
+    written = [tensors for _, found in planned for tensors in (found.params, *found.states)]
+    return written, [grad for _, found in planned for grad in found.grads]
