@@ -11,12 +11,13 @@ from ingot.cli.bench.models import LISTS, QUICK
 from ingot.cli.bench.peers import TITLES
 from ingot.cli.bench.shapes import DEFAULT, SHAPES
 
-PARTS = ("race", "precision", "clip", "scaling", "small")
+PARTS = ("race", "precision", "clip", "scaling", "small", "memory")
 CHOICE = (
     "race: the optimizers against other implementations. precision: bfloat16 against float32, on the largest of "
     "the shapes. clip: unscaling and clipping with AdamW, on the same. scaling: how the cost grows. small: the step "
     "and a whole iteration of small models, on one thread and on --threads. "
-    "Without --parts all five run; with --shapes, --optimizers or --lists only the races asked for."
+    "memory: time and memory of an iteration with normal steps and with release_gradients(). "
+    "Without --parts all six run; with --shapes, --optimizers or --lists only the races asked for."
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 

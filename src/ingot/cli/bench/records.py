@@ -52,6 +52,8 @@ class Row:
     peer_ratio_median: float | None = None  # the same of the medians
     target: float | None = None  # the ratio to reach
     reached: bool | None = None
+    peak_mb: float | None = None  # part memory: the most that is in use during an iteration
+    grads_saved: float | None = None  # and by how much of the gradients' memory the peak is lower
     others_cpu: float | None = None  # share of all cores that other processes used meanwhile
     threads: int = field(default_factory=torch.get_num_threads)
 

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from ingot import backends
 from ingot.cli.bench import machine
+from ingot.cli.bench.memory import OPTIMIZERS, Trace, run_memory
+from ingot.cli.bench.memory_show import draw_memory, memory_tables
 from ingot.cli.bench.models import LISTS
 from ingot.cli.bench.parts import Settings, fits, run_clip, run_precision, run_race
 from ingot.cli.bench.picture import draw_race, draw_scaling
@@ -40,17 +42,18 @@ def run(chosen: argparse.Namespace) -> int:
     console.print(", ".join(f"{k} {v}" for k, v in circumstances.items() if v), highlight=False)
     show = Show(console, stages(chosen))
     rows: list[Row] = []
+    traces: list[Trace] = []
     status = 0
     try:
         with show:
-            for row in measure(chosen, show):
+            for row in measure(chosen, show, traces):
                 rows.append(row)
     except KeyboardInterrupt:
         status = INTERRUPTED
         if not rows:
             console.print("Interrupted before the first race was over: nothing is written.")
             return status
-    report(chosen.out, rows, circumstances, show)
+    report(chosen.out, rows, traces, circumstances, show)
     if status:
         console.print("Interrupted: only the races that were finished are written.")
     return status
@@ -64,10 +67,13 @@ def stages(chosen: argparse.Namespace) -> int:
         + ("clip" in chosen.parts) * 2
         + ("scaling" in chosen.parts) * 2
         + ("small" in chosen.parts) * len(chosen.lists) * len(thread_counts(chosen.threads))
+        + ("memory" in chosen.parts) * len(OPTIMIZERS)
     )
 
 
-def report(out: Path, rows: list[Row], circumstances: dict[str, str], show: Show) -> None:
+def report(
+    out: Path, rows: list[Row], traces: list[Trace], circumstances: dict[str, str], show: Show
+) -> None:
     """Writes the files and prints the tables."""
     out.mkdir(parents=True, exist_ok=True)
     write_csv(out / "bench.csv", rows, circumstances)
@@ -75,8 +81,9 @@ def report(out: Path, rows: list[Row], circumstances: dict[str, str], show: Show
         draw_race(rows, circumstances, out / "race.png"),
         draw_scaling(rows, circumstances, out / "scaling.png"),
         draw_small(rows, circumstances, out / "small.png"),
+        draw_memory(traces, circumstances, out / "memory.png"),
     )
-    for table in [*tables(rows), *small_tables(rows)]:
+    for table in [*tables(rows), *small_tables(rows), *memory_tables(rows)]:
         show.console.print()
         show.console.print(table)
     lines = [f"Not taking part: {name}: {reason}" for name, reason in show.notes.items()]
@@ -94,7 +101,7 @@ def report(out: Path, rows: list[Row], circumstances: dict[str, str], show: Show
         show.console.print(line, markup=False, highlight=False)
 
 
-def measure(chosen: argparse.Namespace, show: Show) -> Iterator[Row]:
+def measure(chosen: argparse.Namespace, show: Show, traces: list[Trace]) -> Iterator[Row]:
     """All parts that were asked for, one after the other; a row comes out when its race is over."""
     deadline = time.monotonic() + 60 * chosen.minutes
     settings = Settings(
@@ -124,3 +131,5 @@ def measure(chosen: argparse.Namespace, show: Show) -> Iterator[Row]:
     if "small" in chosen.parts:
         models = [LISTS[name] for name in chosen.lists]
         yield from run_small(models, chosen.optimizers, chosen.threads, settings, show)
+    if "memory" in chosen.parts:
+        yield from run_memory(settings, show, traces)
