@@ -52,6 +52,7 @@ def test_states_of_every_setting(case: Case, options: Options) -> None:
     before = memory.states_of(optimizer, [param.to("meta") for param in params])
     optimizer.step()
     assert bytes_of(optimizer) == before
+    assert optimizer.state_bytes() == sum(before)
 
 
 @each_case

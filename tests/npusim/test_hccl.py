@@ -101,3 +101,21 @@ def test_a_migrated_cuda_script(torchrun: Run, tmp_path: Path) -> None:
     resumed = last_line(torchrun("migrated_cuda.py", "--checkpoint", file, "--resume").stdout)
     assert resumed["losses"] == mixed["losses"][-len(resumed["losses"]) :]  # bit by bit
     assert len(resumed["losses"]) == len(mixed["losses"]) // 2
+
+
+def test_states_in_host_memory_see_averaged_gradients(torchrun: Run) -> None:
+    """Gradients are copied when backward has accumulated them, and averaged after that."""
+    result = last_line(torchrun("hccl_offload.py").stdout)
+    ours = program("hccl_offload")
+    net = ours.make_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for step in range(3):
+        optimizer.zero_grad()
+        losses = [net(ours.batch(step, rank)).square().mean() for rank in (0, 1)]
+        (sum(losses) / 2).backward()
+        optimizer.step()
+    assert len(result) == 3
+    for params in result.values():
+        for found, param in zip(params, net.parameters(), strict=True):
+            expected = param.detach().flatten()
+            torch.testing.assert_close(torch.tensor(found), expected, rtol=1e-5, atol=1e-6)
