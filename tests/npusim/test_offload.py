@@ -259,3 +259,18 @@ def test_wrong_values_are_refused(wrong: Any) -> None:
         CASES["adamw"].make([torch.nn.Parameter(torch.ones(2))], offload=wrong)
     with pytest.raises(TypeError, match="offload"):
         CASES["adamw"].make([torch.nn.Parameter(torch.ones(2))], offloading="cpu")
+
+
+@each_case
+@pytest.mark.parametrize("more", [{}, {"state_dtype": "8bit"}], ids=["", "8-bit states"])
+def test_released_gradients(case: Case, more: dict[str, Any]) -> None:
+    """The step inside backward, made on the host: the numbers of an ordinary step, and no gradient left."""
+    off = {"max_grad_norm": -1} if case.name == "bert_adam" else {}
+    away, near = make_pair(case, {"lr": 0.01, **off}, **more)
+    with away.release_gradients():
+        for number in range(4):
+            step(away, near, number)
+            assert all(param.grad is None for param in params_of(away))
+    assert_same_bits(away, near)
+    step(away, near, 4)
+    assert_same_bits(away, near)

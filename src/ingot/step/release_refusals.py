@@ -43,11 +43,6 @@ FSDP1 = (
 def refuse_options(optimizer: Planned) -> None:
     """Options that need all gradients at once, and parameters that one gradient is to update twice."""
     name, groups = type(optimizer).__name__, optimizer.param_groups
-    if optimizer.precision.offload is not None:
-        raise ValueError(
-            f"{name}: offload={optimizer.precision.offload!r} needs the gradients until step(), when they have arrived "
-            "on the host; do without it, or without releasing gradients inside backward"
-        )
     for number, group in enumerate(groups):
         for clip in optimizer.spec.clips(group):
             what = f"{clip.option}={group[clip.option]} of group {number}"
