@@ -29,6 +29,7 @@ NAVIGATION = [
         ("Which optimizer?", "选择优化器", "docs/choosing_an_optimizer.md"),
         ("Recipes", "集成示例", "docs/recipes.md"),
         ("Moving from torch.optim", "从 torch.optim 迁移", "docs/moving_from_torch_optim.md"),
+        ("Watching a run", "观察训练过程", "docs/watching.md"),
         ("Precision", "选择精度", "docs/precision.md"),
         ("Memory", "节省内存", "docs/memory.md"),
         ("Distributed training", "分布式训练", "docs/distributed.md"),

@@ -11,9 +11,9 @@ from torch import Tensor
 from ingot import backends, checkpoint
 from ingot.declare import arguments
 from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
+from ingot.metrics.tracked import Tracked
 from ingot.reductions.norms import clip_in_place
 from ingot.step.in_backward import ReleasedGradients
-from ingot.step.planned import Planned
 from ingot.step.quick import is_undisturbed
 from ingot.step.refuse import refuse_offload
 from ingot.step.roster import all_params
@@ -24,7 +24,7 @@ from ingot.storage.precision import RULES, SEED, Precision
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
-class FusedOptimizer(Planned):
+class FusedOptimizer(Tracked):
     """What all optimizers share. A subclass declares ``spec`` and ``rules`` and its own options.
 
     Every step reads the tensors as they are at that moment. So parameters may be moved, replaced or get no
@@ -151,6 +151,8 @@ class FusedOptimizer(Planned):
             done = self._quick.step(self._quick.plan, self.__dict__)
             if done is not False:
                 self._grad_norm = None if done is True else (done, self._quick.norm_dtype)
+                if self._tracker is not None:
+                    self._tracker.made += 1
                 return None
             self._quick = None
         return whole_step(self, *call, **named)
@@ -221,9 +223,12 @@ class FusedOptimizer(Planned):
         copied, and brought to the device of their parameter and to this optimizer's ``state_dtype``.
         """
         checkpoint.load(self, state_dict)
+        if self._tracker is not None:
+            self._tracker.recount(self.state)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "backend": self.backend, "precision": self.precision}
+        kept = {name: vars(self).get(name) for name in ("backend", "precision", "_tracker")}
+        return {**super().__getstate__(), **kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "train one small network with every optimizer; needs matplotlib, rich, scikit-learn",
     "memory": "bytes per parameter on the device and on the host; a picture needs matplotlib",
     "bench": "time the optimizers against other implementations; needs matplotlib, numpy, rich",
+    "watch": "draw what optimizer.track_metrics() wrote, name what stands out; needs matplotlib",
 }
 
 

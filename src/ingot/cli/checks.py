@@ -13,6 +13,7 @@ PACKAGES = {
     "demo": {"matplotlib": "matplotlib", "rich": "rich", "sklearn": "scikit-learn"},
     "memory": {"matplotlib": "matplotlib"},
     "bench": {"matplotlib": "matplotlib", "numpy": "numpy", "rich": "rich"},
+    "watch": {"matplotlib": "matplotlib"},
 }
 
 

@@ -91,6 +91,8 @@ class Spec:
         finish: two-pass optimizers only: ``(row, total, row_scores, total_score, s) -> (keep, rate)`` per row.
         score: two-pass, optional: ``(sums, s) -> number``; evaluated per row and added up over the rows of a
             tensor (``row_scores``), and evaluated on the whole tensor (``total_score``).
+        watched: two-pass, optional: numbers per row that users may watch, by name, from what ``finish`` gets; the
+            metrics of a step have their mean over the rows of each tensor.
         sums: which fields of ``Sums`` ``finish`` and ``score`` read.
         rows: whether ``finish`` looks at rows at all; if not, only the totals are computed.
         counted: whether a step counter is kept; if not, ``step`` is 1 the first time and 2 later.
@@ -106,6 +108,7 @@ class Spec:
     direction: Callable[..., Any]
     finish: Callable[..., tuple[Any, Any]] | None = None
     score: Callable[..., Any] | None = None
+    watched: Callable[..., dict[str, Any]] | None = None
     sums: tuple[str, ...] = ()
     rows: bool = False
     counted: bool = True
@@ -190,6 +193,14 @@ class Variant:
         """``(keep, rate)`` per row."""
         assert self.spec.finish is not None
         return self.spec.finish(row, total, row_scores, total_score, s, **self._finish_flags)
+
+    def watch(
+        self, row: Sums, total: Sums, row_scores: Any, total_score: Any, s: Any
+    ) -> dict[str, Any]:
+        """What users may watch, per row."""
+        if self.spec.watched is None:
+            return {}
+        return self.spec.watched(row, total, row_scores, total_score, s, **self._finish_flags)
 
     def _bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Call ``function`` with a state for each name it asks for, None for those this variant lacks."""

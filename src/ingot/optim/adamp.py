@@ -89,6 +89,11 @@ def finish(row: Any, total: Any, row_scores: Any, total_score: Any, s: Any) -> t
     return where(row_scores * total_score == 0.0, projected, s.keep), s.rate
 
 
+def watched(row: Any, total: Any, row_scores: Any, total_score: Any, s: Any) -> dict[str, Any]:
+    """Which rows ``finish`` projects."""
+    return {"projected_rows": where(row_scores * total_score == 0.0, 1.0, 0.0)}
+
+
 class NpuFusedAdamP(FusedOptimizer):
     """AdamP: AdamW that projects the update off the weight where the gradient is orthogonal to it.
 
@@ -135,6 +140,7 @@ class NpuFusedAdamP(FusedOptimizer):
         direction,
         finish,
         score,
+        watched,
         sums=("pp", "gg", "pg", "pu"),
         rows=True,
     )

@@ -72,6 +72,14 @@ def finish(
     return 1.0, (s.rate if adam else s.rate * ratio)
 
 
+def watched(
+    row: Any, total: Any, row_scores: Any, total_score: Any, s: Any, *, adam: bool
+) -> dict[str, Any]:
+    """The trust ratio: the rate that ``finish`` makes of 1."""
+    _, rate = finish(row, total, row_scores, total_score, s._replace(rate=1.0), adam=adam)
+    return {"trust_ratio": rate}
+
+
 def clips(group: Group) -> tuple[Clip, ...]:
     """``use_global_grad_norm`` divides by the norm itself when it is above 1; ``max_grad_norm`` comes after."""
     option = "use_global_grad_norm"
@@ -116,7 +124,15 @@ class NpuFusedLamb(FusedOptimizer):
     """
 
     spec = Spec(
-        "lamb", MOMENTS, scalars, advance, direction, finish, sums=("pp", "uu"), clips=clips
+        "lamb",
+        MOMENTS,
+        scalars,
+        advance,
+        direction,
+        finish,
+        watched=watched,
+        sums=("pp", "uu"),
+        clips=clips,
     )
     unsaved = frozenset({"adam", "use_global_grad_norm"})  # torch_npu does not save them
     rules = {

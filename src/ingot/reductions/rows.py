@@ -75,17 +75,32 @@ class Rows:
 
     def factors(self, s: Any) -> tuple[PerRow, PerRow]:
         """``(keep, rate)`` per row, from complete totals."""
-        *totals, row_scores, total_score = self.per_tensor.index_select(
-            1, self.tensor_of_row
-        ).unbind()
-        total = Sums(**dict(zip(self.variant.spec.sums, totals, strict=True)))
-        keep, rate = self.variant.finish(self.row, total, row_scores, total_score, s)
+        keep, rate = self.variant.finish(*self._spread(), s)
         # One number that the device made for all rows, the rate say, becomes one per row.
         count = len(self.tensor_of_row)
         keep, rate = (
             f.expand(count) if isinstance(f, Tensor) and f.ndim == 0 else f for f in (keep, rate)
         )
         return keep, rate
+
+    def watched(self, s: Any) -> dict[str, PerRow]:
+        """What the optimizer lets its users watch, per row, from complete totals."""
+        return self.variant.watch(*self._spread(), s)
+
+    def _spread(self) -> tuple[Sums, Sums, Tensor, Tensor]:
+        """What ``finish`` reads: sums of each row, and beside them the sums and scores of its tensor."""
+        *totals, row_scores, total_score = self.per_tensor.index_select(
+            1, self.tensor_of_row
+        ).unbind()
+        total = Sums(**dict(zip(self.variant.spec.sums, totals, strict=True)))
+        return self.row, total, row_scores, total_score
+
+    def per_tensor_sum(self, value: PerRow) -> Tensor:
+        """One number per row, added up over the local rows of each tensor."""
+        like = self.row_scores
+        every = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        every = every.expand(len(self.tensor_of_row))
+        return torch.zeros_like(like).index_add_(0, self.tensor_of_row, every)
 
 
 def root_lengths(shape: torch.Size, per_element: int, rows: bool) -> tuple[float, float]:

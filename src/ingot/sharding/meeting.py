@@ -22,6 +22,7 @@ class Meeting:
         self.roster, self.spec = roster, spec
         self.params = {i: params[i] for i in roster.sharded}
         self.splits = {i: roster.splits[i] for i in roster.sharded}
+        self.rows: list[Rows] = []  # after ``factors``: those of each bucket, with complete totals
 
     def factors(
         self, buckets: Sequence[Bucket], sums: Sequence[Tensor]
@@ -33,7 +34,7 @@ class Meeting:
         one adds up the rows. Every process takes part, also one without any bucket.
         """
         roster = self.roster
-        every = []
+        every = self.rows = []
         for bucket, here in zip(buckets, sums, strict=True):
             rows = Rows(bucket, roster.sum_dtype)
             rows.sums.copy_(here)

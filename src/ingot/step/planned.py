@@ -17,6 +17,7 @@ from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision
 
 if TYPE_CHECKING:
+    from ingot.metrics.track import Tracker
     from ingot.step.in_backward import ReleasedGradients
 
 
@@ -30,6 +31,7 @@ class Planned(torch.optim.Optimizer):
     # (ZeroRedundancyOptimizer, pipeline stages): gradients are then clipped by the norm over all of them.
     norm_group: Any = None
     _released: ReleasedGradients | None = None  # what release_gradients() returned
+    _tracker: Tracker | None = None  # what ``track_metrics`` has switched on
 
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:

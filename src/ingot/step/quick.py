@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._C import _increment_version
 from torch._C._autograd import _profiler_enabled
-from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ingot.backends.native import NATIVE
@@ -18,6 +17,9 @@ from ingot.reductions.norms import norm_dtype
 from ingot.step.bucket import Bucket
 from ingot.step.plan import Planner
 from ingot.step.roster import Groups
+
+if TYPE_CHECKING:
+    from ingot.step.planned import Planned
 
 
 class Quick(NamedTuple):
@@ -30,8 +32,9 @@ class Quick(NamedTuple):
     unsettled: bool  # whether options can be changed in place, and must be checked in every step
 
 
-def is_undisturbed(optimizer: Optimizer) -> bool:
-    """Whether no hook is to be called, no profiler is on and nothing is being compiled."""
+def is_undisturbed(optimizer: Planned) -> bool:
+    """Whether no hook is to be called, no profiler is on, nothing is being compiled and the step is not tracked."""
+    tracker = optimizer._tracker
     return not (
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
@@ -39,6 +42,7 @@ def is_undisturbed(optimizer: Optimizer) -> bool:
         or _global_optimizer_post_hooks
         or _profiler_enabled()
         or torch.compiler.is_compiling()
+        or (tracker is not None and tracker.due)
     )
 
 

@@ -40,6 +40,12 @@ FSDP1 = (
 )
 
 
+TRACKED = (
+    "track_metrics measures steps over all gradients, which are never there together while they are released inside "
+    "backward; do one of the two"
+)
+
+
 def refuse_options(optimizer: Planned) -> None:
     """Options that need all gradients at once, and parameters that one gradient is to update twice."""
     name, groups = type(optimizer).__name__, optimizer.param_groups
@@ -47,6 +53,8 @@ def refuse_options(optimizer: Planned) -> None:
         for clip in optimizer.spec.clips(group):
             what = f"{clip.option}={group[clip.option]} of group {number}"
             raise ValueError(clipping_message(name, what))
+    if optimizer._tracker is not None:
+        raise RuntimeError(f"{name}: {TRACKED}")
     roster, _ = optimizer._planner.refresh(groups)
     if len(roster.rounds) > 1:
         twice = roster.place((roster.rounds[1] or [0])[0], groups)

@@ -6,6 +6,7 @@ Nothing comes after the commit that can fail in one process by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -19,6 +20,9 @@ from ingot.step.roster import Groups
 from ingot.step.survey import State
 from ingot.storage.transfer import HOST
 
+if TYPE_CHECKING:
+    from ingot.metrics.observe import Observation
+
 
 def run(
     buckets: Sequence[Bucket],
@@ -27,6 +31,7 @@ def run(
     state: State,
     everything: Whole,
     grad_scale: Tensor | float | None,
+    observation: Observation | None = None,
 ) -> Tensor | None:
     """Make a step that was planned.
 
@@ -37,6 +42,7 @@ def run(
         state: its state.
         everything: its parameters, for norms and sums over all of them.
         grad_scale: the scale of a GradScaler; None without one.
+        observation: what measures this step, prepared for it; None if nobody watches.
 
     Returns:
         The norm of all gradients, unscaled, before clipping; None if no group clips.
@@ -46,20 +52,24 @@ def run(
     norm = None
     if any(wanted):
         norm = clip_in_step(everything, wanted, buckets)
-    elif spec.finish is not None:
+    elif spec.finish is not None or observation is not None:
         present = {ordinal for bucket in buckets for ordinal in bucket.members.ordinals}
         agree_on_gradients(everything.roster, present)
     for bucket in buckets:
         bucket.members.commit(state)
     for bucket in sorted(buckets, key=lambda bucket: bucket.turn):
         if not bucket.members.sharded:
-            bucket.backend.run(bucket)
+            (bucket.backend if observation is None else observation).run(bucket)
     if spec.finish is not None and everything.roster.sharded:
         sharded = [bucket for bucket in buckets if bucket.members.sharded]
         sums = [bucket.backend.first(bucket) for bucket in sharded]
         meeting = Meeting(everything.roster, everything.params, spec)
         for bucket, factors in zip(sharded, meeting.factors(sharded, sums), strict=True):
             bucket.backend.second(bucket, *factors)
+        if observation is not None:
+            observation.rows.update(zip(sharded, meeting.rows, strict=True))
+    if observation is not None:
+        observation.finish(everything, wanted, grad_scale, norm)
     # Backends see local parts and count their versions. Autograd must learn that the DTensors were changed, too.
     if everything.roster.specs is not None:
         for bucket in buckets:
@@ -67,13 +77,13 @@ def run(
     return norm
 
 
-def tell_failure(spec: Spec, groups: Groups, everything: Whole) -> None:
+def tell_failure(spec: Spec, groups: Groups, everything: Whole, observed: bool = False) -> None:
     """Take part in what the other processes wait for, so that they learn that this one cannot make the step."""
     from ingot import backends
 
     if any(map(spec.clips, groups)):
         everything.sums({}, backends.squares, failed=True)
-    elif spec.finish is not None:
+    elif spec.finish is not None or observed:
         agree_on_gradients(everything.roster, (), failed=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,9 @@ from ingot.step.handover import handed_over, leaving_no_scale, skips
 from ingot.step.planned import Planned
 from ingot.step.quick import Quick, remember
 from ingot.step.run import run, tell_failure
+
+if TYPE_CHECKING:
+    from ingot.metrics.observe import Observation
 
 
 @leaving_no_scale
@@ -43,16 +46,25 @@ def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **s
     with handed_over(optimizer, **scaler):
         everything = optimizer._everything()
         if not skips(optimizer, everything.roster, scaler.get("grad_scaler")):
+            tracker = optimizer._tracker
+            observation = None if tracker is None else tracker.observation()
             for chosen in everything.roster.rounds:
-                optimizer._quick = make_step(optimizer, everything, chosen)
+                optimizer._quick = make_step(optimizer, everything, chosen, observation)
+            if tracker is not None:
+                tracker.made_step(observation, everything.roster, optimizer.param_groups)
     if released is not None:
         optimizer._quick = None  # it would not tell the handle that the iteration is over
         released.begin_iteration()
     return loss
 
 
-def make_step(optimizer: Planned, everything: Whole, chosen: Sequence[int] | None) -> Quick | None:
-    """Plan a step over the parameters with these ordinals (None for all) and run it.
+def make_step(
+    optimizer: Planned,
+    everything: Whole,
+    chosen: Sequence[int] | None,
+    observation: Observation | None = None,
+) -> Quick | None:
+    """Plan a step over the parameters with these ordinals (None for all), run it, and observe it if asked to.
 
     If planning fails, processes that would wait for this one are told.
 
@@ -62,12 +74,16 @@ def make_step(optimizer: Planned, everything: Whole, chosen: Sequence[int] | Non
     spec, groups, planner = optimizer.spec, optimizer.param_groups, optimizer._planner
     try:
         buckets = optimizer._plan(chosen, everything)
+        if observation is not None:
+            observation.prepare(buckets)
     except Exception:
         with contextlib.suppress(Exception):
-            tell_failure(spec, groups, everything)
+            tell_failure(spec, groups, everything, observation is not None)
         raise
     scale = getattr(optimizer, "grad_scale", None)
-    optimizer._grad_norm = run(buckets, spec, groups, optimizer.state, everything, scale)
+    optimizer._grad_norm = run(
+        buckets, spec, groups, optimizer.state, everything, scale, observation
+    )
     if planner.recalled is None or scale is not None:
         return None
     return remember(vars(optimizer), planner, spec, groups, buckets)

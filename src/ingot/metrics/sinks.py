@@ -1,0 +1,157 @@
+"""Where metrics go: a function, a dictionary, a TensorBoard writer, a JSON Lines or CSV file; and reading them back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from ingot.metrics.record import PER_PARAMETER, Metrics
+
+Sink = Callable[[Metrics], object]
+# A path, a writer, a dictionary, a function, or several of them.
+Target = Any
+
+
+def sinks_of(owner: str, to: Target) -> list[Sink]:
+    """The sinks that ``track_metrics`` was asked for."""
+    if to is None:
+        return []
+    if isinstance(to, (list, tuple)):
+        return [sink for each in to for sink in sinks_of(owner, each)]
+    if isinstance(to, (str, os.PathLike)):
+        return [file_sink(owner, Path(to))]
+    if isinstance(to, MutableMapping):
+        return [History(to)]
+    if hasattr(to, "add_scalar"):
+        return [TensorBoard(to)]
+    if callable(to):
+        return [to]
+    raise TypeError(
+        f"{owner}: to must be the path of a .jsonl or .csv file, a dict, a SummaryWriter, a function, or a list of "
+        f"these; got {type(to).__name__}"
+    )
+
+
+def file_sink(owner: str, path: Path) -> Sink:
+    """The sink that a file name asks for. The folder must be there: a run should not end at its first tracked step."""
+    kinds: dict[str, Callable[[Path], Sink]] = {".jsonl": JsonLines, ".csv": Csv}
+    if path.suffix not in kinds:
+        raise ValueError(f"{owner}: to={str(path)!r} must end in {' or '.join(kinds)}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{owner}: to={str(path)!r}: there is no folder {path.parent}")
+    return kinds[path.suffix](path.absolute())
+
+
+class History:
+    """Keeps the metrics of every tracked step in a dictionary, by the number of the step."""
+
+    def __init__(self, history: MutableMapping[int, Metrics]) -> None:
+        self.history = history
+
+    def __call__(self, metrics: Metrics) -> None:
+        """Take the metrics of one step."""
+        self.history[metrics.step] = metrics
+
+
+class TensorBoard:
+    """Writes to a ``torch.utils.tensorboard.SummaryWriter``: one chart per quantity and parameter."""
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def __call__(self, metrics: Metrics) -> None:
+        """Take the metrics of one step."""
+        self.writer.add_scalar("total_norm", metrics.total_norm, metrics.step)
+        if metrics.clip_coefficient is not None:
+            self.writer.add_scalar("clip_coefficient", metrics.clip_coefficient, metrics.step)
+        for parameter, values in metrics.items():
+            for quantity, value in values.items():
+                self.writer.add_scalar(f"{quantity}/{parameter}", value, metrics.step)
+
+
+class JsonLines:
+    """Appends one line per tracked step to a file.
+
+    JSON has no infinity and no NaN; they are written as the strings "Infinity" and "NaN", which ``float`` reads.
+    The file is opened for each line, so a run that is killed leaves all lines it has written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, metrics: Metrics) -> None:
+        """Take the metrics of one step."""
+        line = json.dumps(spelled(metrics.as_dict()), allow_nan=False)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+class Csv:
+    """Appends one row per parameter and tracked step to a file; a new file begins with the names of the columns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, metrics: Metrics) -> None:
+        """Take the metrics of one step."""
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            if file.tell() == 0:
+                writer.writerow(["step", "total_norm", "parameter", *PER_PARAMETER])
+            for parameter, values in metrics.items():
+                found = [values.get(name, "") for name in PER_PARAMETER]
+                writer.writerow([metrics.step, metrics.total_norm, parameter, *found])
+
+
+def spelled(value: Any) -> Any:
+    """A value with strings in the place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: spelled(each) for key, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def read(path: str | os.PathLike[str]) -> list[Metrics]:
+    """The metrics of a JSON Lines file, in order of their steps.
+
+    Where a run was resumed from a checkpoint, or started again into the same file, later lines replace earlier ones
+    of the same and of later steps. A last line that was cut off while it was written is left out.
+
+    Args:
+        path: a file that ``track_metrics(to="....jsonl")`` has written.
+    """
+    found: list[Metrics] = []
+    for metrics in parsed(Path(path)):
+        while found and found[-1].step >= metrics.step:
+            found.pop()
+        found.append(metrics)
+    return found
+
+
+def parsed(path: Path) -> Iterator[Metrics]:
+    """The lines of a file."""
+    lines: Iterable[str] = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            parameters = {
+                name: {quantity: float(value) for quantity, value in values.items()}
+                for name, values in entry["parameters"].items()
+            }
+            clip = entry["clip_coefficient"]
+            total = float(entry["total_norm"])
+            yield Metrics(
+                parameters, int(entry["step"]), total, None if clip is None else float(clip)
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            if not line.endswith("\n"):
+                return
+            raise ValueError(
+                f"{path}, line {number}: not a line that optimizer.track_metrics writes"
+            ) from None

@@ -1,0 +1,209 @@
+"""Where metrics go, and what `ingot watch` makes of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ingot
+from ingot.cli import main
+from ingot.metrics import Metrics, read
+from ingot.metrics.verdict import stand_out
+from training import fit, give_grads, make_params, small_model
+
+ROOT = Path(__file__).parent.parent
+
+
+def tracked(to: Any, steps: int = 4, name: str = "lamb") -> ingot.optimizer.FusedOptimizer:
+    """An optimizer that has made some steps, every second one of them tracked."""
+    model = small_model()
+    optimizer = ingot.create_optimizer(model, name, lr=0.01, max_grad_norm=0.5)
+    optimizer.track_metrics(2, to)
+    fit(model, optimizer, steps)
+    return optimizer
+
+
+def test_a_dictionary_and_a_function() -> None:
+    history: dict[int, Metrics] = {}
+    seen: list[Metrics] = []
+    optimizer = tracked([history, seen.append])
+    assert list(history) == [2, 4] and seen == list(history.values())
+    assert history[4] is optimizer.metrics()
+
+
+def test_json_lines_come_back_as_they_were(tmp_path: Path) -> None:
+    history: dict[int, Metrics] = {}
+    tracked([history, tmp_path / "run.jsonl"])
+    found = read(tmp_path / "run.jsonl")
+    assert [each.as_dict() for each in found] == [each.as_dict() for each in history.values()]
+    entry = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
+    assert entry["step"] == 4 and entry["parameters"]["0.weight"]["trust_ratio"] > 0
+
+
+def test_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    params = [*make_params([(3,)]), torch.nn.Parameter(torch.zeros(3))]
+    optimizer = ingot.AdamW(params)
+    optimizer.track_metrics(1, tmp_path / "run.jsonl")
+    give_grads(params, 0)
+    params[0].grad[0] = torch.nan
+    optimizer.step()
+
+    def no_constants(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    json.loads((tmp_path / "run.jsonl").read_text(), parse_constant=no_constants)
+    broken, zero = read(tmp_path / "run.jsonl")[0].values()
+    assert math.isnan(broken["grad_norm"]) and zero["update_ratio"] == math.inf
+
+
+def test_a_run_that_was_resumed_or_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    tracked(path, steps=8)
+    tracked(path, steps=5)  # again from the start: 2, 4
+    assert [metrics.step for metrics in read(path)] == [2, 4]
+    with path.open("a") as file:
+        file.write('{"step": 6, "total')
+    assert [metrics.step for metrics in read(path)] == [2, 4]
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(ValueError, match=r"run.jsonl, line 7: not a line"):
+        read(path)
+
+
+def test_csv(tmp_path: Path) -> None:
+    optimizer = tracked(str(tmp_path / "run.csv"), name="adamp")
+    with (tmp_path / "run.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["2"] * 6 + ["4"] * 6
+    last = optimizer.metrics()
+    for row, (name, values) in zip(rows[6:], last.items(), strict=True):
+        assert row["parameter"] == name and float(row["total_norm"]) == last.total_norm
+        assert {q: float(row[q]) for q in values} == values
+        assert row["trust_ratio"] == ""
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = tensorboard.SummaryWriter(tmp_path)
+    optimizer = tracked(writer)
+    writer.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    values = [event.value for event in events.Scalars("update_ratio/0.weight")]
+    assert [event.step for event in events.Scalars("total_norm")] == [2, 4]
+    assert values[-1] == pytest.approx(optimizer.metrics()["0.weight"]["update_ratio"])
+
+
+class Writer:
+    """What SummaryWriter has."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Take a number."""
+        self.written.append((tag, value, step))
+
+
+def test_a_writer_gets_one_chart_per_quantity_and_parameter() -> None:
+    writer = Writer()
+    last = tracked(writer).metrics()
+    written = {tag: value for tag, value, step in writer.written if step == 4}
+    assert written.pop("total_norm") == last.total_norm
+    assert written.pop("clip_coefficient") == last.clip_coefficient
+    assert written == {f"{q}/{name}": v for name, values in last.items() for q, v in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("to", "error", "message"),
+    [
+        ("run.txt", ValueError, "to='run.txt' must end in .jsonl or .csv"),
+        ("nowhere/run.csv", FileNotFoundError, "there is no folder nowhere"),
+        (3, TypeError, "to must be the path of a .jsonl or .csv file, a dict"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(to: Any, error: type[Exception], message: str) -> None:
+    optimizer = ingot.SGD(make_params([(3,)]), lr=0.1)
+    with pytest.raises(error, match=message):
+        optimizer.track_metrics(1, to)
+    with pytest.raises(RuntimeError):  # nothing was switched on
+        optimizer.metrics()
+
+
+def run_of(**ratios: float) -> list[Metrics]:
+    """A run of four tracked steps in which parameters have these update ratios, and gradients of norm 1."""
+    values = {
+        name: {"update_ratio": ratio, "grad_norm": 1.0, "weight_norm": 1.0, "update_norm": ratio}
+        for name, ratio in ratios.items()
+    }
+    return [Metrics(values, step, 1.0) for step in range(1, 5)]
+
+
+def test_what_stands_out() -> None:
+    usual = {"a": 1e-3, "b": 2e-3, "c": 5e-4}
+    assert stand_out(run_of(**usual)) == {}
+    odd = {"slow": 1e-7, "still": 0.0, "fast": 0.05, "wild": 3.0, "lost": math.nan}
+    found = stand_out(run_of(**usual, **odd))
+    kinds = {name: verdict.kind for name, verdict in found.items()}
+    assert kinds == {
+        "slow": "dying",
+        "still": "dying",
+        "fast": "exploding",
+        "wild": "exploding",
+        "lost": "exploding",
+    }
+
+
+def test_only_the_last_quarter_counts() -> None:
+    run = run_of(a=1e-3, b=1e-3) * 3
+    assert stand_out([*run_of(a=1e-3, b=0.5), *run]) == {}
+    assert set(stand_out([*run, *run_of(a=1e-3, b=0.5)])) == {"b"}
+
+
+def test_watch_names_both_layers_of_the_example(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    example = [sys.executable, str(ROOT / "examples" / "watch_training.py")]
+    subprocess.run([*example, "--output", "run.jsonl"], cwd=tmp_path, check=True, timeout=300)
+    assert main(["watch", str(tmp_path / "run.jsonl")]) == 0
+    words = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    dying = [name for kind, name in words if kind == "dying"]
+    exploding = [name for kind, name in words if kind == "exploding"]
+    assert dying == ["blocks.2.0.weight", "blocks.2.0.bias", "blocks.2.2.weight"]
+    assert exploding == ["blocks.4.2.weight", "blocks.4.2.bias"]
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_watch_draws_trust_ratios_and_broken_runs(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    tracked(tmp_path / "run.jsonl")
+    assert main(["watch", str(tmp_path / "run.jsonl"), "--output", str(tmp_path / "a.png")]) == 0
+    broken = run_of(a=math.nan, b=math.inf, c=0.0)
+    text = "\n".join(json.dumps({**m.as_dict(), "total_norm": "NaN"}) for m in broken)
+    (tmp_path / "run.jsonl").write_text(
+        text.replace("Infinity", '"Infinity"').replace(" NaN", ' "NaN"') + "\n"
+    )
+    assert main(["watch", str(tmp_path / "run.jsonl"), "--output", str(tmp_path / "b.png")]) == 0
+    assert (tmp_path / "a.png").exists() and (tmp_path / "b.png").exists()
+
+
+@pytest.mark.parametrize("content", [None, "", "no json\n"])
+def test_watch_says_what_is_wrong_with_a_file(
+    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "run.jsonl").write_text(content)
+    with pytest.raises(SystemExit):
+        main(["watch", str(tmp_path / "run.jsonl")])
+    assert "run.jsonl" in capsys.readouterr().err
