@@ -31,6 +31,17 @@ def test_every_setting(case: Case, options: Options) -> None:
         assert away.grad_norm is not None and away.grad_norm.equal(near.grad_norm)
 
 
+@each_setting
+def test_metrics_are_those_of_the_device(case: Case, options: Options) -> None:
+    away, near = make_pair(case, options)
+    for optimizer in (away, near):
+        optimizer.track_metrics(every=2)
+    for number in range(4):
+        step(away, near, number)
+    assert_same_bits(away, near)
+    assert away.metrics().as_dict() == near.metrics().as_dict() and away.metrics().step == 4
+
+
 PRECISIONS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "float64": (torch.float64, {}),
     "bfloat16": (torch.bfloat16, {}),

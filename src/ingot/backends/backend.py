@@ -61,6 +61,9 @@ class Backend:
         """Second pass, with one (keep, rate) per row, or one for all rows."""
         raise NotImplementedError
 
+    def wait(self, bucket: Bucket) -> None:
+        """Return when all tensors of a bucket are there, for those who want to look at them before the step."""
+
     def gradients(self, bucket: Bucket) -> Sequence[Tensor]:
         """The gradients of a bucket, for those who want to look at them before the step."""
         return bucket.grads

@@ -45,6 +45,8 @@ class Observation:
 
     def prepare(self, buckets: Sequence[Bucket]) -> None:
         """Copy the weights. That needs memory, so it comes before the step is committed."""
+        for bucket in buckets:
+            bucket.backend.wait(bucket)
         self.before = {bucket: copied_weights(bucket) for bucket in buckets}
         self.rows = {}
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ingot.backends.backend import Backend
+from ingot.reductions.rows import PerRow
 from ingot.step.bucket import Bucket
 from ingot.step.overlap import Extent, clusters, extent_of, part, units
 from ingot.step.roster import Place
@@ -47,6 +48,21 @@ class Transit(Backend):
             self.backend.run(piece)
             self.offload.send_back(owners)
         self.offload.settle(bucket.members.owners)
+
+    def first(self, bucket: Bucket) -> Tensor:
+        """First pass over the whole bucket, where somebody watches the sums."""
+        self.wait(bucket)
+        return self.backend.first(bucket)
+
+    def second(self, bucket: Bucket, keep: PerRow, rate: PerRow) -> None:
+        """Second pass, then the journey back."""
+        self.backend.second(bucket, keep, rate)
+        self.offload.send_back(bucket.members.owners)
+        self.offload.settle(bucket.members.owners)
+
+    def wait(self, bucket: Bucket) -> None:
+        """Return when parameters and gradients have arrived."""
+        self.offload.wait(bucket.members.owners)
 
     def gradients(self, bucket: Bucket) -> Sequence[Tensor]:
         """All gradients, when they have arrived."""
