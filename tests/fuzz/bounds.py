@@ -115,9 +115,13 @@ def total(x: Bounded) -> Bounded:
     """The sum over the last dimension (which is kept).
 
     Its roundings are taken as a random walk of as many steps as there are elements, added up in the type of the
-    math. That is what the slowest way to add does; double precision, or many partial sums, are better.
+    math. That is what the slowest way to add does; double precision, or many partial sums, are better. Equal numbers
+    (an expanded gradient has them) are no random walk: each is rounded the same way.
     """
     value, error = x.value, np.broadcast_to(x.error, x.value.shape)
-    roundings = 16 + math.sqrt(value.shape[-1])
+    count = value.shape[-1]
+    roundings = 16 + math.sqrt(count)
+    if count > 1000:
+        roundings += count / math.sqrt(len(np.unique(value)))
     rounding = roundings * x.unit * np.abs(value).sum(-1, keepdims=True)
     return Bounded(value.sum(-1, keepdims=True), error.sum(-1, keepdims=True) + rounding, x.unit)

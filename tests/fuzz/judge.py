@@ -28,6 +28,11 @@ def unit_of(dtype: torch.dtype) -> float:
     return DOUBLE if dtype in (torch.float64, torch.complex128) else SINGLE
 
 
+def clipping(limit: float, norm: Bounded, slack: float) -> Bounded:
+    """The clip coefficient; an infinite norm makes it exactly 0."""
+    return Bounded(0.0) if np.isinf(norm.value) else minimum(limit / (norm + slack), 1.0)
+
+
 def loaded(tensor: Tensor, unit: float) -> Bounded:
     """A tensor as the math reads it; one of a wider type is rounded."""
     value = Bounded(array(tensor), 0.0, unit_of(tensor.dtype))
@@ -94,9 +99,7 @@ class Judge:
         factor = Bounded(1.0) / scale
         whole, limit = self.norm(given), options["max_grad_norm"]
         if options.get("use_global_grad_norm"):
-            factor = (
-                factor * minimum(Bounded(1.0) / (whole * factor), 1.0) if whole.value else factor
-            )
+            factor = factor * clipping(1.0, whole * factor, 0.0) if whole.value else factor
         if self.model.kind == "NpuFusedBertAdam":
             scope = [
                 i
@@ -105,7 +108,7 @@ class Judge:
             ]
             whole = whole if options["clip_scope"] == "global" else self.norm(scope)
         if limit is not None and limit > 0:
-            factor = factor * minimum(limit / (whole * factor + 1e-6), 1.0)
+            factor = factor * clipping(limit, whole * factor, 1e-6)
         return -factor if options["maximize"] else factor
 
     def element(self, k: int, param: Bounded | None, scale: float) -> Element:
