@@ -86,9 +86,7 @@ class Found:
     states: list[list[Tensor]] = field(default_factory=list)  # one list per entry of the outline
     slots: list[Slots] = field(default_factory=list)
     fresh: list[Slots] = field(default_factory=list)
-    away: bool = (
-        False  # whether the owners are on another device than the parameters, see ``Offload``
-    )
+    away: bool = False  # whether ``params`` are copies of owners on another device
 
 
 def survey(

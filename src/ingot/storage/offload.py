@@ -12,6 +12,7 @@ versions. The parameter is copied in every step, so that the step starts from wh
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,13 +38,13 @@ class Sent(NamedTuple):
 
     grad: weakref.ref[Tensor]
     version: int
-    sums: tuple[Tensor, ...]  # on the device
+    sums: tuple[Tensor, ...]  # on the device; none for one that the step itself has copied
     ticket: Ticket
     number: int  # in the order of all copies
 
     def is_current(self, grad: Tensor) -> bool:
         """Whether the gradient is still what was copied."""
-        if self.grad() is not grad or grad.is_inference() or self.version != grad._version:
+        if not self.sums or self.grad() is not grad or self.version != grad._version:
             return False
         return all(bool(old == new) for old, new in zip(self.sums, sums_of(grad), strict=True))
 
@@ -75,11 +76,11 @@ class Offload:
         self.transfer = transfer
         self.mirrors: dict[int, Mirror] = {}
         self.hooks: dict[int, RemovableHandle] = {}
-        self.attached: list[
-            tuple[int, bool]
-        ] = []  # identity of parameters, and whether they get gradients
-        # A gradient that its user drops must not be used for other tensors while it is still being read.
+        # Identities of parameters, and whether they get gradients, as they were when hooks were last seen to.
+        self.attached: list[tuple[int, bool]] = []
+        # Memory of a gradient that its user drops must not serve other tensors while it is still being read.
         self.flying: deque[tuple[Ticket, Tensor]] = deque()
+        self.lock = threading.Lock()  # backward runs one thread per device
         self.numbers = count()
         weakref.finalize(self, remove_all, self.hooks).atexit = False
 
@@ -107,21 +108,21 @@ class Offload:
             return
         # Without memory, or an operator, this is no reason to fail in backward: the step tries again, and says so.
         with contextlib.suppress(RuntimeError), torch.no_grad():
-            self._send(self._mirror(param), grad)
+            self._send(self._mirror(param), grad, grad._version, sums_of(grad))
 
     def brought(self, param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Host tensors in which this parameter and its gradient are, or will have arrived after :meth:`wait`."""
         if not is_away(param):
             return param, grad
         mirror = self._mirror(param)
-        if mirror.sent is None or not mirror.sent.is_current(grad):
+        sent = mirror.sent if is_like(mirror.grad, grad) else None
+        if sent is None or not sent.is_current(grad):
             self._send(mirror, grad)
         if not is_like(mirror.param, param):
             mirror.param = self.transfer.buffer(param.detach())
-        if (
-            not param.is_contiguous()
-        ):  # the way back needs a dense copy on the device: is there room?
-            torch.empty(param.shape, dtype=param.dtype, device=param.device)
+        if mirror.param.stride() != param.stride():
+            # The way back needs a dense copy on the device. Whether there is room must show now.
+            torch.empty_like(mirror.param, device=param.device)
         mirror.fetched = self.transfer.fetch(param.detach(), mirror.param)
         return mirror.param, mirror.grad
 
@@ -157,25 +158,25 @@ class Offload:
     def _mirror(self, param: Tensor) -> Mirror:
         return self.mirrors.setdefault(id(param), Mirror(NONE, NONE))
 
-    def _send(self, mirror: Mirror, grad: Tensor) -> None:
+    def _send(
+        self, mirror: Mirror, grad: Tensor, version: int = -1, sums: tuple[Tensor, ...] = ()
+    ) -> None:
         """Start to copy a gradient, and note what it is like."""
         mirror.sent = None
         source = grad.detach()
         if not is_like(mirror.grad, source):
             mirror.grad = self.transfer.buffer(source)
-        counted = not grad.is_inference()
-        sums = sums_of(grad) if counted else ()
         ticket = self.transfer.fetch(source, mirror.grad)
         self._land()
         if not self.transfer.is_done(ticket):
             self.flying.append((ticket, source))
-        version = grad._version if counted else -1
         mirror.sent = Sent(weakref.ref(grad), version, sums, ticket, next(self.numbers))
 
     def _land(self) -> None:
         """Let go of gradients that have arrived."""
-        while self.flying and self.transfer.is_done(self.flying[0][0]):
-            self.flying.popleft()
+        with self.lock:
+            while self.flying and self.transfer.is_done(self.flying[0][0]):
+                self.flying.popleft()
 
 
 def is_away(param: Tensor) -> bool:
@@ -184,9 +185,10 @@ def is_away(param: Tensor) -> bool:
 
 
 def is_ordinary(tensor: Tensor) -> bool:
-    """Whether a tensor is a block of numbers, which can be copied without being interpreted."""
+    """Whether a tensor is a block of real numbers, which can be copied without being interpreted."""
     plain = type(tensor) in (Tensor, Parameter) and tensor.layout is torch.strided
-    return plain and not tensor.is_complex() and not tensor.is_neg()
+    known = tensor.is_floating_point() and tensor.element_size() in _INTEGERS
+    return plain and known and not tensor.is_neg()
 
 
 def is_like(buffer: Tensor, tensor: Tensor) -> bool:
@@ -202,8 +204,6 @@ def sums_of(grad: Tensor) -> tuple[Tensor, ...]:
     A change of one element always shows in the first, which is exact modulo 2^64. Those of many could cancel there, as
     turning all signs does if half of them are negative; that shows in the second. NaN is never the same.
     """
-    if not is_ordinary(grad):
-        return (torch.full((), torch.nan),)
     values = grad.detach()
     return values.view(_INTEGERS[values.element_size()]).sum(), values.sum()
 
