@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from npusim_paths import ROOT, Run
 from offload_pairs import SHAPES, LateTransfer, assert_same_bits, give_both, make_pair, step, to_npu
 from torch import Tensor
 
@@ -307,3 +308,13 @@ def test_a_device_whose_events_cannot_be_waited_for_gets_ordinary_copies() -> No
     buffer = copies.buffer(torch.ones(3, device="npu"))
     assert copies.fetch(torch.ones(3, device="npu"), buffer) is None
     assert buffer.equal(torch.ones(3))
+
+
+def test_the_example(run: Run) -> None:
+    """On the CPU and on the simulated NPU, as its text says."""
+    example = str(ROOT / "examples" / "offload.py")
+    cpu, npu = run(example).stdout, run("-m", "ingot.npusim", example).stdout
+    states = "states: {'exp_avg': 'cpu', 'exp_avg_sq': 'cpu', 'master_param': 'cpu'}"
+    assert cpu.splitlines()[-1] == f"parameters on cpu, {states}"
+    assert npu.splitlines()[-1] == f"parameters on npu, {states}"
+    assert len(npu.splitlines()) == 4
