@@ -207,11 +207,11 @@ class FusedOptimizer(Tracked):
         return ReleasedGradients(self)
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def state_dict(self, *, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    def state_dict(self, *, dtype: torch.dtype | str | None = None) -> dict[str, Any]:
         """The state as torch.optim lays it out; step counts as 0-dim tensors, as torch.optim has them.
 
         Args:
-            dtype: torch.float32 for states that torch.optim takes whatever ours are kept in (default None: as kept).
+            dtype: torch.float32 for states that torch.optim takes, "kept" for ours as kept; see docs/precision.md.
         """
         return checkpoint.packed(self, dtype)
 

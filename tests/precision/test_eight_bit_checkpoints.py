@@ -146,7 +146,7 @@ def test_narrow_states_become_float32() -> None:
         saved, one.state[params_of(one)[0]]["exp_avg"].float()
     )
     with pytest.raises(
-        ValueError, match=r"dtype must be None or torch\.float32, got torch\.float16"
+        ValueError, match=r"dtype must be None, 'kept' or torch\.float32, got torch\.float16"
     ):
         one.state_dict(dtype=torch.float16)
 

@@ -179,11 +179,8 @@ class Reference(Backend):
         update = variant.direction(param, grad, states, s) if variant.spec.looks_back else None
         piece.store_states(new)
         if update is None:
-            stored = piece.states()
-            if not variant.two_pass:
-                triples = zip(piece.bucket.formats, new, stored, strict=True)
-                stored = [one if form.unrounded else two for form, one, two in triples]
-            update = variant.direction(param, grad, stored, s)
+            unrounded = not variant.two_pass and all(f.unrounded for f in piece.bucket.formats)
+            update = variant.direction(param, grad, new if unrounded else piece.states(), s)
         return param, update
 
 

@@ -56,7 +56,8 @@ def loaded_state(
     value, declared = slots[name], optimizer.spec.states[name]
     form: Any = optimizer.precision.format(param, declared)
     home = optimizer.precision.home(param)
-    if name + SCALE in slots:
+    # torch.distributed.checkpoint, asked for a flattened state, makes {} of an entry that was not saved.
+    if name + SCALE in slots and slots[name + SCALE] != {}:
         saved = blockwise8.SIGNED if declared.signed else blockwise8.UNSIGNED
         tensors = loaded_codes(where, param, saved, [value, slots[name + SCALE]], home)
         if form is saved:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,18 +17,19 @@ from ingot.storage.rounding import HALVES
 if TYPE_CHECKING:
     from ingot.optimizer import FusedOptimizer
 
+KEPT = "kept"
 _LARGEST_EXACT_FLOAT32 = 2**24
 
 
-def packed(optimizer: FusedOptimizer, dtype: torch.dtype | None) -> dict[str, Any]:
+def packed(optimizer: FusedOptimizer, dtype: torch.dtype | str | None) -> dict[str, Any]:
     """The state as torch.optim lays it out, in the formats it is kept in or all in float32.
 
     Steps are integers here and tensors in torch.optim, so that hooks, which were written for torch.optim, must find
     tensors. That is why torch's own ``state_dict`` is not called: it runs the hooks before anything can be changed.
     """
-    if dtype not in (None, torch.float32):
+    if dtype not in (None, KEPT, torch.float32):
         raise ValueError(
-            f"{type(optimizer).__name__}: dtype must be None or torch.float32, got {dtype!r}"
+            f"{type(optimizer).__name__}: dtype must be None, {KEPT!r} or torch.float32, got {dtype!r}"
         )
     for pre_hook in optimizer._optimizer_state_dict_pre_hooks.values():
         pre_hook(optimizer)
@@ -64,7 +66,7 @@ def packed_group(
 
 
 def packed_slots(
-    optimizer: FusedOptimizer, param: Tensor, slots: Any, dtype: torch.dtype | None
+    optimizer: FusedOptimizer, param: Tensor, slots: Any, dtype: torch.dtype | str | None
 ) -> Any:
     """The state of one parameter, its step count as the 0-dim tensor that torch.optim expects."""
     if not isinstance(slots, dict):
@@ -78,14 +80,26 @@ def packed_slots(
         if not isinstance(value, Tensor):
             continue
         if value.dtype is form.dtype and isinstance(scale, Tensor):
-            if dtype is None and not dtensor.is_dtensor(param):
+            if keeps_codes(param, dtype):
                 result[name] = value.as_subclass(Codes)
             else:
                 result[name] = form.decoded([value, scale])
                 del result[name + SCALE]
-        elif value.dtype in HALVES and dtype is not None:
-            result[name] = value.to(dtype)
+        elif value.dtype in HALVES and dtype is torch.float32:
+            result[name] = value.to(torch.float32)
     return result
+
+
+def keeps_codes(param: Tensor, dtype: torch.dtype | str | None) -> bool:
+    """Whether 8-bit states are saved as codes.
+
+    Codes belong to the blocks of one local tensor. What torch.distributed.checkpoint saves may be loaded by any number
+    of processes, each with other local tensors; so states are saved as numbers wherever there are several processes.
+    """
+    if dtype is torch.float32 or dtensor.is_dtensor(param):
+        return False
+    dist = sys.modules.get("torch.distributed")
+    return dtype == KEPT or dist is None or not (dist.is_available() and dist.is_initialized())
 
 
 def tensor_step(step: int) -> Tensor:

@@ -135,8 +135,8 @@ class Blockwise8:
     def load(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The values; a block decodes to zeros if its scale is 0, and to NaN if it is NaN."""
         codes, scale = tensors
-        scale = scale.repeat_interleave(BLOCK)[: codes.numel()].view(codes.shape)
-        return self.values(codes, scale).to(dtype)
+        spread = scale[:, None].expand(-1, BLOCK).reshape(-1)[: codes.numel()]
+        return self.values(codes, spread.view(codes.shape)).to(dtype)
 
     def store(self, tensors: Sequence[Tensor], value: Tensor, bits: Bits | None) -> None:
         """Write values of float32."""

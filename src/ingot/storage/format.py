@@ -24,7 +24,8 @@ class Format(Protocol):
             DTensor, its placements; further entries are plain tensors about the local part.
         rounds: whether storing loses digits, so that stochastic rounding has something to do.
         unrounded: whether the update of an elementwise optimizer is computed from the new states before they are
-            rounded; otherwise, and always in two passes, it is computed from the states as they are stored.
+            rounded; otherwise, and always in two passes, it is computed from the states as they are stored. All
+            states of a parameter agree in this.
         block: how many elements, consecutive in row-major order, can only be stored together.
     """
 
