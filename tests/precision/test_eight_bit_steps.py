@@ -104,7 +104,8 @@ def test_two_passes_use_the_states_as_stored(name: str) -> None:
         for key, form in (("exp_avg", SIGNED), ("exp_avg_sq", UNSIGNED))
     ]
     assert params[0].grad is not None
-    numbers = one.spec.numbers(one.param_groups[0], 1)
+    cpu = torch.device("cpu")
+    numbers = one.spec.numbers(one.param_groups[0], 1, cpu, torch.float32)
     update = variant.direction(before, params[0].grad, stored, numbers)
     change = before - params[0].detach()
     norm = min(float(before.norm()), 10.0)
