@@ -24,19 +24,17 @@ TOLERANCES = {
 DTYPES = list(TOLERANCES)[:4]
 
 
-def is_exact(case: Case, options: Options) -> bool:
-    """Whether a step adds nothing up, so that no backend has a reason to differ by one bit."""
-    optimizer = case.make(make_params([(1,)]), **options)
-    return case.kind.spec.finish is None and not case.kind.spec.clips(optimizer.param_groups[0])
-
-
 def tolerance(
     case: Case, options: Options, dtype: torch.dtype, backend: str
 ) -> tuple[float, float]:
-    """Bit for bit where nothing is added up."""
-    if is_exact(case, options) and backend == "flat":
-        return 0, 0
+    """Wider where numbers cancel."""
     relative, absolute = TOLERANCES[dtype]
+    if backend == "lists":
+        # lerp and additions with a factor round once where the reference rounds twice. Averages and buffers of
+        # numbers of either sign, up to 10 here, show that near zero; a 16-bit parameter may be rounded another way
+        # in two steps.
+        absolute *= 10
+        relative *= 2 if dtype in (torch.float16, torch.bfloat16) else 1
     # The buffer of RMSprop adds up updates of either sign, as large as 10. A root that differs in its last bit
     # (torch's on the CPU is not correctly rounded) shows where they cancel.
     sums_updates = case.name in ("rmsprop", "rmsprop_tf") and "momentum" in options
@@ -241,14 +239,14 @@ def test_many_elements(case: Case, backend: str) -> None:
 
 @each_case
 def test_a_bucket_larger_than_a_round(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flat backend cuts large buckets; so small a round cuts every bucket of the test."""
-    from ingot.backends import flat
+    """The lists backend cuts large buckets and tensors; so small a round cuts every one of the test."""
+    from ingot.backends import operands
 
     runs = []
-    for limit in (10, flat.ROUND):
-        monkeypatch.setattr(flat, "ROUND", limit)
+    for limit in (10, operands.ROUND_ON_CPU):
+        monkeypatch.setattr(operands, "ROUND_ON_CPU", limit)
         params = make_params(SHAPES)
-        optimizer = case.make(params, backend="flat")
+        optimizer = case.make(params, backend="lists")
         train(optimizer, params, 4)
         runs.append(tensors_of(optimizer))
     assert_same(runs[0], runs[1], rtol=1e-6, atol=1e-7)
@@ -266,7 +264,7 @@ def test_the_automatic_choice_is_the_first_of_the_table(case: Case) -> None:
 
 @each_case
 def test_an_unknown_backend_is_refused_with_the_list(case: Case) -> None:
-    with pytest.raises(ValueError, match=r"'nonsense'.*'native', 'flat', 'reference'"):
+    with pytest.raises(ValueError, match=r"'nonsense'.*'native', 'lists', 'reference'"):
         case.make(make_params(), backend="nonsense")
 
 
@@ -281,23 +279,19 @@ def test_an_unavailable_backend_is_refused_with_the_reason(
     params = make_params()
     optimizer = case.make(params)
     train(optimizer, params, 1)  # the automatic choice falls through
-    assert backends.choose_for("cpu")[0] == "flat"
+    assert backends.choose_for("cpu")[0] == "lists"
 
 
 def test_the_choice_on_a_cpu_without_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors are fused, large ones are faster one by one; who names a backend gets it."""
+    """The lists backend, with a warning; an earlier version called it flat."""
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not built")
     backends.warn_without_core.cache_clear()
     with pytest.warns(UserWarning, match="not built; steps on the CPU take several times longer"):
         params = make_params([(2,)])
         train(CASES["lamb"].make(params), params, 1)
-    for shapes, name, expected in [
-        ([(16, 64)] * 20, None, "flat"),
-        ([(16, 64)] * 20 + [(512, 512)], None, "reference"),
-        ([(512, 512)], "flat", "flat"),
-    ]:
+    for shapes, name in [([(16, 64)] * 20, None), ([(512, 512)], None), ([(512, 512)], "flat")]:
         params = make_params(shapes)
         optimizer = CASES["lamb"].make(params, backend=name)
         give_grads(params, 0)
         (bucket,) = optimizer._plan()
-        assert bucket.backend.name == expected
+        assert bucket.backend.name == "lists"

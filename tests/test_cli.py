@@ -43,7 +43,7 @@ def test_info_json_reports_versions_backends_and_choice() -> None:
     assert report["versions"]["python"] == sys.version.split()[0]
     table = {row["name"]: row for row in report["backends"]}
     assert list(table) == [backend.name for backend in backends.describe()]
-    assert table["flat"]["available"] and table["reference"]["available"]
+    assert table["lists"]["available"] and table["reference"]["available"]
     for row in table.values():
         assert row["devices"]
         assert row["available"] or (row["reason"] and row["hint"]), f"why no {row['name']}?"
@@ -85,12 +85,12 @@ def test_info_names_the_backends_it_passed_over(monkeypatch: pytest.MonkeyPatch)
     assert backends.choose_for("cpu") == ("native", f"{first} cpu")
     monkeypatch.setattr(type(backends.TRITON), "unavailable", lambda self: "not here")
     passed = "not native: for cpu tensors only; not triton: not here"
-    assert backends.choose_for("mps") == ("flat", f"{passed}; {first} mps")
+    assert backends.choose_for("mps") == ("lists", f"{passed}; {first} mps")
     monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
     (cpu,) = [row for row in info.collect()["chosen"] if row["device"] == "cpu"]
-    assert cpu["backend"] == "flat"
+    assert cpu["backend"] == "lists"
     passed = "not native: not today; not triton: not here"
-    assert cpu["why"] == f"{passed}; {first} cpu; large tensors go to reference"
+    assert cpu["why"] == f"{passed}; {first} cpu"
 
 
 def test_info_says_why_a_backend_is_missing_and_how_to_get_it() -> None:

@@ -46,7 +46,7 @@ class Delayed(FusedOptimizer):
         super().__init__(params, {"lr": lr}, **common)
 
 
-each = pytest.mark.parametrize("backend", ["reference", "flat"])
+each = pytest.mark.parametrize("backend", ["reference", "lists"])
 
 
 def gradients(shape: Sequence[int], dtype: torch.dtype) -> list[Tensor]:

@@ -170,7 +170,7 @@ def test_a_real_gradient_of_a_complex_parameter(case: Case) -> None:
 
 @each_case
 def test_a_failing_closure_changes_nothing(case: Case) -> None:
-    params, optimizer = build(case, False, "flat")
+    params, optimizer = build(case, False, "lists")
     train(optimizer, params, 1)
     before = picture(optimizer)
 
@@ -184,7 +184,7 @@ def test_a_failing_closure_changes_nothing(case: Case) -> None:
 
 @each_case
 def test_a_failing_clip_changes_nothing(case: Case) -> None:
-    params, optimizer = build(case, False, "flat")
+    params, optimizer = build(case, False, "lists")
     give_grads(params, 0)
     sparse_gradient(params[MIDDLE])
     kept = [p.grad.clone() for p in params]

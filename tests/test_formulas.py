@@ -153,4 +153,4 @@ def test_get_lr_counts_for_each_parameter() -> None:
 
 
 def test_the_backends_are_the_ones_of_the_table() -> None:
-    assert {"reference", "flat"} <= set(BACKENDS)
+    assert {"reference", "lists"} <= set(BACKENDS)

@@ -229,7 +229,7 @@ def run(build, change, backend):
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("name", BUILDS)
-@pytest.mark.parametrize("backend", [None, "flat"])
+@pytest.mark.parametrize("backend", [None, "lists"])
 def test_change_between_steps_is_seen(name, change, backend):
     params, optimizer = run(BUILDS[name], change, backend)
     expected, reference = run(BUILDS[name], change, "reference")
@@ -253,7 +253,7 @@ def test_the_change_changes_something(name, change):
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
 @pytest.mark.parametrize(
-    "options", [{}, {"max_grad_norm": 1.0}, {"backend": "flat"}], ids=["", "clipped", "flat"]
+    "options", [{}, {"max_grad_norm": 1.0}, {"backend": "lists"}], ids=["", "clipped", "lists"]
 )
 def test_gradients_are_freed(build, options):
     params = make_params()

@@ -105,7 +105,7 @@ PRECISIONS: dict[str, tuple[torch.dtype, Options]] = {
     "masters": (torch.bfloat16, {"master_weights": True, "state_dtype": torch.bfloat16}),
     "complex64": (torch.complex64, {}),
     "reference": (torch.float32, {"backend": "reference"}),
-    "flat": (torch.float32, {"backend": "flat"}),
+    "lists": (torch.float32, {"backend": "lists"}),
 }
 
 

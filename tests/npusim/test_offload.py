@@ -72,7 +72,7 @@ def test_every_precision(case: Case, dtype: torch.dtype, more: dict[str, Any]) -
 
 
 @each_case
-@pytest.mark.parametrize("backend", ["flat", "reference"])
+@pytest.mark.parametrize("backend", ["lists", "reference"])
 def test_without_the_native_core(case: Case, backend: str) -> None:
     away, near = make_pair(case, {"lr": 0.01}, backend=backend)
     for number in range(3):

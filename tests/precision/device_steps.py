@@ -32,7 +32,7 @@ def train(kind: Any, device: str, options: dict[str, Any]) -> tuple[Tensor, Tens
     """Four steps, one of them an overflow: the parameter, the norm, and the waits of each step."""
     generator = torch.Generator().manual_seed(0)
     param = torch.randn(7, 5, generator=generator).bfloat16().to(device).requires_grad_()
-    optimizer = kind([param], lr=0.03, max_grad_norm=0.5, backend="flat", **options)
+    optimizer = kind([param], lr=0.03, max_grad_norm=0.5, backend="lists", **options)
     scaler = torch.amp.GradScaler(device, init_scale=1024.0)
     scaler.scale(torch.zeros((), device=device))
     waits = []

@@ -175,7 +175,7 @@ class NoWaiting(TorchDispatchMode):
 
 
 @each_case
-@pytest.mark.parametrize("backend", ["flat", "reference"])
+@pytest.mark.parametrize("backend", ["lists", "reference"])
 def test_nobody_waits_for_the_norm(case: Case, backend: str) -> None:
     optimizer = case.make(make_params(SHAPES), lr=0.01, backend=backend, max_grad_norm=0.5)
     give_grads(optimizer.param_groups[0]["params"], 0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ingot.backends.backend import Backend
-from ingot.backends.flat import Flat
+from ingot.backends.lists import Lists
 from ingot.backends.native import NATIVE
 from ingot.backends.reference import Reference
 from ingot.backends.triton import TRITON
@@ -31,14 +31,16 @@ class BackendInfo(NamedTuple):
 
 
 ANYWHERE = "any torch device"
-FLAT = Flat()
+LISTS = Lists()
 REFERENCE = Reference()
-TABLE: tuple[Backend, ...] = (NATIVE, TRITON, FLAT, REFERENCE)
+TABLE: tuple[Backend, ...] = (NATIVE, TRITON, LISTS, REFERENCE)
+OTHER_NAMES = {"flat": "lists"}  # names of earlier versions
 
 
 def named(name: str) -> Backend:
     """The backend a user asked for by name; raises if there is none or it cannot be used here."""
     known = {backend.name: backend for backend in TABLE}
+    name = OTHER_NAMES.get(name, name)
     if name not in known:
         raise ValueError(f"backend={name!r} is not known; known are {', '.join(map(repr, known))}")
     reason = known[name].unavailable()
@@ -101,8 +103,6 @@ def choose_for(device: torch.device | str) -> tuple[str, str]:
         if reason is None:
             kind = torch.device(device).type
             why = [*skipped, f"the first of the list above that runs on {kind}"]
-            if kind == "cpu" and backend is FLAT:
-                why.append("large tensors go to reference")
             return backend.name, "; ".join(why)
         skipped.append(f"not {backend.name}: {reason}")
     raise AssertionError("the reference backend takes everything")

@@ -17,7 +17,6 @@ from ingot.storage import master
 from ingot.storage.floats import floats
 from ingot.storage.format import Bits
 from ingot.storage.precision import math_dtype
-from ingot.storage.rounding import random_bits
 
 if TYPE_CHECKING:
     from ingot.step.bucket import Bucket
@@ -82,13 +81,9 @@ class Piece:
         if rounding is None:
             return None
 
-        def bits() -> Tensor:
-            whole = self.bucket.params[self.index]
-            start = 0 if self.rows is None else self.rows.start * (whole.numel() // whole.shape[0])
-            index = torch.arange(start, start + self.stored.numel(), device=self.stored.device)
-            return random_bits(index.reshape(self.stored.shape), rounding.keys[operand][self.index])
-
-        return bits
+        whole = self.bucket.params[self.index]
+        start = 0 if self.rows is None else self.rows.start * (whole.numel() // whole.shape[0])
+        return lambda: rounding.bits(operand, self.index, start, self.stored)
 
 
 class Reference(Backend):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,10 +33,11 @@ class Rows:
         total_score: per tensor; after ``add_up``, the score of the whole tensor.
     """
 
-    def __init__(self, bucket: Bucket, dtype: torch.dtype, start: int = 0, stop: int | None = None):
+    def __init__(self, bucket: Bucket, dtype: torch.dtype, members: Sequence[int] | None = None):
         self.variant = bucket.variant
-        shapes, device = bucket.shapes[start:stop], bucket.params[0].device
-        self.counts = bucket.row_counts[start:stop]
+        device, every = bucket.params[0].device, bucket.row_counts
+        members = range(len(every)) if members is None else members
+        shapes, self.counts = [bucket.shapes[i] for i in members], [every[i] for i in members]
         counts = torch.tensor(self.counts, device="cpu")
         index = torch.arange(len(counts), device="cpu").repeat_interleave(
             counts, output_size=sum(self.counts)
@@ -43,8 +46,40 @@ class Rows:
         per_element = 2 if bucket.inner_dims else 1
         roots = [root_lengths(shape, per_element, self.variant.spec.rows) for shape in shapes]
         lengths = torch.tensor(roots, dtype=torch.float64, device="cpu").reshape(-1, 2)
-        self.root_n = torch.cat([lengths[index, 0], lengths[:, 1]]).to(device, dtype)
+        # Converted here: some devices have no float64.
+        self.root_n = torch.cat([lengths[index, 0], lengths[:, 1]]).to(dtype).to(device)
         self._lay_out(dtype, len(index))
+        self._sort(index)
+
+    def _sort(self, tensor_of_row: Tensor) -> None:
+        """Find the tensors that have the same number of rows: sums over their rows are sums over a matrix."""
+        device = self.values.device
+        order = sorted(range(len(self.counts)), key=self.counts.__getitem__)
+        self.equal: list[tuple[int, int]] = []  # (tensors, rows of each)
+        for count, same in groupby(order, key=self.counts.__getitem__):
+            self.equal.append((len([*same]), count))
+        self.row_order = self.tensor_order = None  # None: they are in this order
+        if order != [*range(len(order))]:
+            place = torch.empty(len(order), dtype=torch.int64, device="cpu")
+            place[order] = torch.arange(len(order), device="cpu")
+            self.tensor_order = place.to(device)
+            self.row_order = torch.argsort(place[tensor_of_row], stable=True).to(device)
+
+    def _per_tensor(self, of_rows: Tensor, out: Tensor) -> None:
+        """Add up the rows of each tensor, [names, rows] to [names, tensors]: every sum has one writer.
+
+        ``index_add_`` would add in any order on GPUs.
+        """
+        if self.row_order is not None:
+            of_rows = of_rows.index_select(1, self.row_order)
+        sums = out if self.tensor_order is None else torch.empty_like(out)
+        row = tensor = 0
+        for tensors, count in self.equal:
+            part = of_rows[:, row : row + tensors * count].unflatten(1, (tensors, count))
+            torch.sum(part, 2, out=sums[:, tensor : tensor + tensors])
+            row, tensor = row + tensors * count, tensor + tensors
+        if self.tensor_order is not None:
+            torch.index_select(sums, 1, self.tensor_order, out=out)
 
     def _lay_out(self, dtype: torch.dtype, rows: int) -> None:
         """One buffer for everything, and all views of it: made once, so that a step makes none."""
@@ -59,11 +94,11 @@ class Rows:
 
     def add_up(self, s: Any) -> None:
         """Add the rows of each tensor up, and their scores; ``s`` are the scalars of the step."""
-        self.totals.index_add_(1, self.tensor_of_row, self.sums)
+        self._per_tensor(self.sums, self.totals)
         if self.variant.spec.score is not None:
             rows = len(self.tensor_of_row)
             score = self.variant.spec.score(self.both, s).to(self.values.dtype)
-            self.row_scores.index_add_(0, self.tensor_of_row, score[:rows])
+            self._per_tensor(score[None, :rows], self.row_scores[None])
             self.total_score.copy_(score[rows:])
 
     def complete(self, per_tensor: Tensor, s: Any) -> None:

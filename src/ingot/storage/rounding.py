@@ -79,6 +79,11 @@ class Rounding:
         listed: list[list[int]] = keys.tolist()
         return listed
 
+    def bits(self, operand: int, member: int, first: int, like: Tensor) -> Tensor:
+        """The random bits of some elements of one tensor, shaped like ``like``; ``first`` is their row-major index."""
+        index = torch.arange(first, first + like.numel(), device=like.device)
+        return random_bits(index.reshape(like.shape), self.keys[operand][member])
+
 
 def first_index(owner: Tensor) -> int:
     """Where the local part of a tensor begins in the whole, in row-major order; 0 for an unsharded one.

@@ -12,12 +12,14 @@ from ingot.cli.bench.peers import TITLES
 from ingot.cli.bench.shapes import DEFAULT, SHAPES
 
 PARTS = ("race", "precision", "clip", "scaling", "small", "memory")
+COUNTED = ("traffic",)  # not timed, and not part of a run unless asked for
 CHOICE = (
     "race: the optimizers against other implementations. precision: bfloat16 against float32, on the largest of "
     "the shapes. clip: unscaling and clipping with AdamW, on the same. scaling: how the cost grows. small: the step "
     "and a whole iteration of small models, on one thread and on --threads. "
     "memory: time and memory of an iteration with normal steps and with release_gradients(). "
-    "Without --parts all six run; with --shapes, --optimizers or --lists only the races asked for."
+    "traffic: bytes moved and operators launched by the optimizers, counted. "
+    "Without --parts the first six run; with --shapes, --optimizers or --lists only the races asked for."
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 
@@ -31,7 +33,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shapes", help=f"some of {', '.join(SHAPES)}, with commas")
     parser.add_argument("--optimizers", help=f"some of {', '.join(TITLES)}, with commas")
     parser.add_argument("--lists", help=f"small models: some of {', '.join(LISTS)}, with commas")
-    parser.add_argument("--parts", help=f"some of {', '.join(PARTS)}, with commas; see below")
+    parser.add_argument(
+        "--parts", help=f"some of {', '.join(PARTS + COUNTED)}, with commas; see below"
+    )
     parser.add_argument("--without", default="", help="packages to leave out, with commas")
     parser.add_argument("--rounds", type=int, help="rounds per race (default: by the clock)")
     parser.add_argument(
@@ -52,7 +56,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     chosen.optimizers = pick(parser, chosen.optimizers, tuple(TITLES), tuple(TITLES))
     chosen.lists = pick(parser, chosen.lists, tuple(LISTS), QUICK if chosen.quick else tuple(LISTS))
-    chosen.parts = pick(parser, chosen.parts, PARTS, default_parts)
+    chosen.parts = pick(parser, chosen.parts, PARTS + COUNTED, default_parts)
     if chosen.quick:
         chosen.seconds = min(chosen.seconds, 2.0)
     if chosen.rounds is not None and chosen.rounds < 1:

@@ -24,6 +24,7 @@ from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import Show, tables
 from ingot.cli.bench.small import run_small, thread_counts
 from ingot.cli.bench.small_show import draw_small, slower, small_tables
+from ingot.cli.bench.traffic import Count, draw_traffic, run_traffic, traffic_table, write_traffic
 
 # Operands alive at once: parameter, gradient, a copy of the gradient, the states of every contestant, the
 # floor's tensors, and what a foreach implementation allocates in between.
@@ -43,17 +44,23 @@ def run(chosen: argparse.Namespace) -> int:
     show = Show(console, stages(chosen))
     rows: list[Row] = []
     traces: list[Trace] = []
+    counts: list[Count] = []
     status = 0
     try:
         with show:
+            if "traffic" in chosen.parts:
+                counts = run_traffic(chosen.optimizers, show)
             for row in measure(chosen, show, traces):
                 rows.append(row)
     except KeyboardInterrupt:
         status = INTERRUPTED
-        if not rows:
+        if not rows and not counts:
             console.print("Interrupted before the first race was over: nothing is written.")
             return status
-    report(chosen.out, rows, traces, circumstances, show)
+    if counts:
+        report_traffic(chosen.out, counts, circumstances, show)
+    if rows or traces or not counts:
+        report(chosen.out, rows, traces, circumstances, show)
     if status:
         console.print("Interrupted: only the races that were finished are written.")
     return status
@@ -66,9 +73,23 @@ def stages(chosen: argparse.Namespace) -> int:
         + ("precision" in chosen.parts) * len(chosen.optimizers)
         + ("clip" in chosen.parts) * 2
         + ("scaling" in chosen.parts) * 2
+        + ("traffic" in chosen.parts) * len(chosen.optimizers)
         + ("small" in chosen.parts) * len(chosen.lists) * len(thread_counts(chosen.threads))
         + ("memory" in chosen.parts) * len(OPTIMIZERS)
     )
+
+
+def report_traffic(
+    out: Path, counts: list[Count], circumstances: dict[str, str], show: Show
+) -> None:
+    """The same for what was counted."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_traffic(out / "traffic.csv", counts, circumstances)
+    draw_traffic(counts, circumstances, out / "traffic.png")
+    show.console.print()
+    show.console.print(traffic_table(counts))
+    written = f"Written: {out / 'traffic.csv'}, {out / 'traffic.png'}"
+    show.console.print(written, markup=False, highlight=False)
 
 
 def report(
