@@ -264,7 +264,7 @@ def test_the_automatic_choice_is_the_first_of_the_table(case: Case) -> None:
 
 @each_case
 def test_an_unknown_backend_is_refused_with_the_list(case: Case) -> None:
-    with pytest.raises(ValueError, match=r"'nonsense'.*'native', 'lists', 'reference'"):
+    with pytest.raises(ValueError, match=r"'nonsense'.*'native', 'triton', 'lists', 'reference'"):
         case.make(make_params(), backend="nonsense")
 
 
