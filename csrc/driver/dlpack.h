@@ -15,6 +15,8 @@ struct DLDataType {
   uint8_t bits;
   uint16_t lanes;
 };
+constexpr uint8_t kDLInt = 0;
+constexpr uint8_t kDLUInt = 1;
 constexpr uint8_t kDLFloat = 2;
 constexpr uint8_t kDLBfloat = 4;
 

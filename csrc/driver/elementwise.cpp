@@ -6,17 +6,43 @@
 namespace ingot {
 namespace {
 
-void step_elements(Stage& stage, const Table& table, const Variant& variant, const StepScalars& scalars, Span span) {
+// The whole blocks of states in codes, where there is a loop for them; `span` is left with the rest. Parameters and gradients
+// that are not float32 in one piece pass through the stage.
+void step_blocks(Stage& stage, const Table& table, const Kernels& kernels, const StepScalars& scalars, Span& span) {
   const Tensor& tensor = table.tensors[span.tensor];
-  const Math& math = variant.math(tensor.wide);
-  if (is_plain_bfloat16(table, tensor)) {
-    variant.bfloat16.step(stored_block(tensor, span.begin), span.count, scalars);
-    return;
+  const Math::Advance step = kernels.mixes != nullptr ? kernels.mixes[table.variant].step_blocks : nullptr;
+  if (step == nullptr || !table.keys[0].empty()) return;
+  const bool in_place =
+      tensor.views < 0 && !table.masters && tensor.dtype[kParam] == DType::float32 && tensor.dtype[kGrad] == DType::float32;
+  int64_t whole = span.count / kBlock * kBlock;
+  const int64_t most = in_place ? whole : kTile;
+  const int64_t rest = span.count - whole;
+  for (; whole > 0; whole -= span.count, span.begin += span.count) {
+    span.count = std::min(most, whole);
+    stage.load(span, kParamBit | kGradBit);
+    Block block = stored_block(tensor, span.begin);
+    block.param = stage.block().param;
+    block.grad = stage.block().grad;
+    step(block, span.count, scalars);
+    stage.store(span, kParamBit);
   }
+  span.count = rest;
+}
+
+void step_elements(Stage& stage, const Table& table, const Kernels& kernels, const StepScalars& scalars, Span span) {
+  const Tensor& tensor = table.tensors[span.tensor];
+  const Variant& variant = kernels.variants[table.variant];
+  const Math& math = variant.math(tensor.wide);
+  if (const MixedMath* mixed = mixed_math(table, tensor, kernels)) {
+    mixed->step(stored_block(tensor, span.begin), span.count / kLanes * kLanes, scalars);
+    span.begin += span.count / kLanes * kLanes;  // the rest is staged
+    span.count %= kLanes;
+  }
+  if (tensor.coded) step_blocks(stage, table, kernels, scalars, span);
   constexpr unsigned kAll = kParamBit | kGradBit | kStateBits;
   const int64_t end = span.begin + span.count;
   const int64_t most = tensor.direct ? span.count : kTile;
-  for (; span.begin < end; span.begin += most) {
+  for (; span.begin < end; span.begin += span.count) {
     span.count = std::min(most, end - span.begin);
     stage.load(span, kAll);
     if (table.rounded_states && !variant.looks_back) {
@@ -34,14 +60,13 @@ void step_elements(Stage& stage, const Table& table, const Variant& variant, con
 }  // namespace
 
 void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars) {
-  const Variant& variant = kernels.variants[table.variant];
   share(static_cast<int64_t>(table.tasks.size()), table.elements, [&](int64_t number) {
     const Task& task = table.tasks[number];
     Stage stage(table, kernels);
     for (int64_t i = task.tensor; i < task.last; ++i) {
       const Tensor& tensor = table.tensors[i];
       const int64_t end = task.end > 0 ? task.end : tensor.count();
-      step_elements(stage, table, variant, scalars, {i, task.begin, end - task.begin});
+      step_elements(stage, table, kernels, scalars, {i, task.begin, end - task.begin});
     }
   });
 }

@@ -10,17 +10,22 @@ char* address(const Tensor& tensor, int operand, int64_t element) {
   return static_cast<char*>(tensor.data[operand]) + element * kItemSize[index_of(tensor.dtype[operand])];
 }
 
+float* scales_of(const Tensor& tensor, int state) { return static_cast<float*>(tensor.data[kScale + state - kState]); }
+
 }  // namespace
 
-bool is_plain_bfloat16(const Table& table, const Tensor& tensor) {
-  return tensor.dtype[kParam] == DType::bfloat16 && tensor.dtype[kGrad] == DType::bfloat16 && tensor.views < 0 &&
-         !table.rounded_states && table.keys[0].empty();
+const MixedMath* mixed_math(const Table& table, const Tensor& tensor, const Kernels& kernels) {
+  if (tensor.mix < 0 || kernels.mixes == nullptr) return nullptr;
+  const MixedMath* math = &kernels.mixes[table.variant].math[tensor.mix];
+  const bool fits = math->step != nullptr || (math->apply != nullptr && tensor.length % kLanes == 0);
+  return fits ? math : nullptr;
 }
 
 Block stored_block(const Tensor& tensor, int64_t begin) {
-  Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}, nullptr};
+  Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}, nullptr, {}};
   for (int k = 0; k < kMaxStates; ++k) {
     if (tensor.data[kState + k] != nullptr) block.state[k] = address(tensor, kState + k, begin);
+    if (tensor.coded) block.scales[k] = scales_of(tensor, kState + k) + begin / kBlock;
   }
   return block;
 }
@@ -47,6 +52,11 @@ void* Stage::bring_in(const Span& span, int operand) {
   const bool same_type = tensor.dtype[operand] == (tensor.wide ? DType::float64 : DType::float32);
   if (same_type && table_.view(tensor, operand) == nullptr) return address(tensor, operand, span.begin);
   void* values = values_[operand].bytes;
+  if (is_code(tensor.dtype[operand])) {
+    kernels_.codec[index_of(tensor.dtype[operand])].decode(tensor.data[operand], scales_of(tensor, operand), span.begin,
+                                                           span.count, static_cast<float*>(values));
+    return values;
+  }
   kernels_.load[tensor.wide][index_of(tensor.dtype[operand])](packed(span, operand), values, span.count);
   return values;
 }
@@ -67,9 +77,13 @@ void Stage::bring_out(const Span& span, int operand, const void* values) {
   void* target = view == nullptr ? address(tensor, operand, span.begin) : packed_.bytes;
   if (values == target) return;
   const int dtype = index_of(tensor.dtype[operand]);
-  const bool noisy = operand != kStored && !table_.keys[0].empty() && kernels_.store_noisy[dtype] != nullptr;
-  if (noisy) {
-    Noise noise = {table_.keys[operand == kParam ? 0 : operand - kState + 1][span.tensor], span.begin, nullptr};
+  const bool coded = is_code(tensor.dtype[operand]), keyed = operand != kStored && !table_.keys[0].empty();
+  const bool noisy = keyed && kernels_.store_noisy[dtype] != nullptr;
+  Noise noise = {keyed ? table_.keys[operand == kParam ? 0 : operand - kState + 1][span.tensor] : 0, span.begin, nullptr};
+  if (coded) {
+    kernels_.codec[dtype].encode(static_cast<const float*>(values), span.begin, span.count, tensor.data[operand],
+                                 scales_of(tensor, operand), keyed ? &noise : nullptr);
+  } else if (noisy) {
     const Views* views = tensor.views < 0 ? nullptr : table_.views[tensor.views].get();
     if (views != nullptr && !is_consecutive(views->index)) {
       list_offsets(views->index, span.begin, span.count, indices_);

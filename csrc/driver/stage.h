@@ -21,8 +21,8 @@ struct Span {
   int64_t count;  // at most kTile, unless the tensor is direct
 };
 
-// bfloat16 parameters and gradients, float32 states, all consecutive, rounded to nearest: Variant::bfloat16 takes these.
-bool is_plain_bfloat16(const Table& table, const Tensor& tensor);
+// The loops that take the operands as they are stored; null if they have to be staged, or are direct.
+const MixedMath* mixed_math(const Table& table, const Tensor& tensor, const Kernels& kernels);
 
 // The operands where they lie, whatever their type.
 Block stored_block(const Tensor& tensor, int64_t begin);
@@ -55,7 +55,7 @@ class Stage {
   const Table& table_;
   const Kernels& kernels_;
   Block block_ = {};
-  Slot values_[kOperands];
+  Slot values_[kStored];
   Slot packed_;
   int64_t indices_[kTile];
 };

@@ -93,6 +93,7 @@ class TwoPass {
 
   Block in_place(const Part& batch, float* updates) const;
   void advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const;
+  void advance_blocks(Stage& stage, const Span& span) const;
   void sum_again(Stage& stage, const Part& batch, RowSums& sums) const;
   void apply(Stage& stage, const Part& batch, const double* keep, const double* rate, float* updates) const;
 

@@ -14,7 +14,8 @@
 namespace ingot {
 
 // What the math works on. `kStored` is the 16-bit parameter if there is a float32 master copy; the master is then kParam.
-enum Operand { kParam, kGrad, kState, kStored = kState + kMaxStates, kOperands };
+// `kScale` are the scales of states in blocks: they have no type or layout of their own.
+enum Operand { kParam, kGrad, kState, kStored = kState + kMaxStates, kScale, kOperands = kScale + kMaxStates };
 
 struct Tensor {
   void* data[kOperands];
@@ -22,6 +23,8 @@ struct Tensor {
   bool wide;      // the math runs in double
   bool has_rows;  // two or more dimensions (a complex number counts as one element): dimension 0 numbers rows
   bool direct;    // all operands are consecutive and of the type of the math: kernels run on them in place
+  bool coded;     // the states are codes in blocks, gone through in row-major order
+  int8_t mix;     // the row of INGOT_MIXES whose loops run on the operands in place, -1: none
   int32_t views;  // index into Table::views, -1: all operands are consecutive
   int64_t rows;   // 1 where the optimizer does not look at rows; rows * length is the number of elements
   int64_t length;
@@ -50,6 +53,7 @@ struct Table {
   int states = 0;
   bool masters = false;
   bool rounded_states = false;  // states in 16 bits: the direction sees them as stored
+  bool coded = false;           // states are codes, each with a tensor of scales
   std::vector<Tensor> tensors;
   std::vector<std::unique_ptr<Views>> views;
   std::vector<uint32_t> keys[1 + kMaxStates];  // stochastic rounding; empty: to nearest
@@ -68,19 +72,22 @@ struct Table {
 // Adds tensors to a table one at a time; an empty string, or why a tensor cannot be taken.
 class TableBuilder {
  public:
-  TableBuilder(Table& table, bool one_type, bool rows = false, int inner_dims = 0)
-      : table_(table), one_type_(one_type), rows_(rows), inner_dims_(inner_dims) {}
+  TableBuilder(Table& table, bool one_type, bool rows = false, int inner_dims = 0, unsigned unsigned_states = 0)
+      : table_(table), one_type_(one_type), rows_(rows), inner_dims_(inner_dims), unsigned_states_(unsigned_states) {}
 
   // `operands[k]` is null for operands that this table does not have. All but the gradient are written to.
   std::string add(const DLTensor* const* operands);
 
  private:
+  std::string add_codes(Tensor& tensor, const DLTensor* const* operands) const;
   std::string lay_out(Tensor& tensor, const DLTensor* const* operands);
+  int8_t mix_of(const Tensor& tensor) const;
 
   Table& table_;
   bool one_type_;  // refuse tensors whose types are not those of the first; a bucket has the same types throughout
   bool rows_;
-  int inner_dims_;  // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
+  int inner_dims_;            // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
+  unsigned unsigned_states_;  // bit k: codes of state k are unsigned
 };
 
 // The addresses between which the elements of a tensor lie; equal if it has none.

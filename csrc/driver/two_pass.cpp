@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "step.h"
 
@@ -12,8 +13,15 @@ constexpr int64_t kUnit = 1 << 16;  // elements; four float32 operands of a unit
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Units are whole rows, unless rows are longer than a unit.
-bool is_long(const Tensor& tensor) { return tensor.length > kUnit; }
+// How many rows it takes to fill whole blocks: one, unless states are codes.
+int64_t whole_rows(const Tensor& tensor) { return tensor.coded ? kBlock / std::gcd(kBlock, tensor.length) : 1; }
+
+// Units are whole rows, unless rows are longer than a unit; and whole blocks, so that no block belongs to two threads.
+bool is_long(const Tensor& tensor) { return tensor.length > kUnit && (tensor.rows == 1 || whole_rows(tensor) == 1); }
+int64_t rows_of_unit(const Tensor& tensor) {
+  const int64_t whole = whole_rows(tensor);
+  return std::max<int64_t>(kUnit / tensor.length / whole, 1) * whole;
+}
 int64_t pieces_of_row(const Tensor& tensor) { return is_long(tensor) ? divide_up(tensor.length, kUnit) : 1; }
 
 // Tensors with fewer than two dimensions have no rows to project: infinite, as ingot.declare.spec.Sums says.
@@ -30,7 +38,7 @@ void clear(RowSums& sums, int64_t rows) {
 int64_t TwoPass::units_of(int64_t index) const {
   const Tensor& t = tensor(index);
   if (t.count() == 0) return 0;
-  return is_long(t) ? t.rows * pieces_of_row(t) : divide_up(t.rows, kUnit / t.length);
+  return is_long(t) ? t.rows * pieces_of_row(t) : divide_up(t.rows, rows_of_unit(t));
 }
 
 TwoPass::Part TwoPass::unit_of(int64_t index, int64_t number) const {
@@ -39,7 +47,7 @@ TwoPass::Part TwoPass::unit_of(int64_t index, int64_t number) const {
     const int64_t column = number % pieces_of_row(t) * kUnit;
     return {index, number / pieces_of_row(t), 1, column, std::min(kUnit, t.length - column)};
   }
-  const int64_t rows = kUnit / t.length, row = number * rows;
+  const int64_t rows = rows_of_unit(t), row = number * rows;
   return {index, row, std::min(rows, t.rows - row), 0, t.length};
 }
 
@@ -78,13 +86,16 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, fl
     m.advance_sum_keep(in_place(batch, updates), batch.rows, batch.columns, scalars_, sums);
     return;
   }
-  if (is_plain_bfloat16(table_, tensor(batch.tensor))) {
-    variant_.bfloat16.advance_and_sum(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, sums);
+  if (const MixedMath* mixed = mixed_math(table_, tensor(batch.tensor), kernels_)) {
+    mixed->advance_and_sum(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, sums);
     return;
   }
   for_tiles(batch, [&](const Span& span, int64_t rows, int64_t length) {
+    if (tensor(batch.tensor).coded) advance_blocks(stage, span);
     stage.load(span, kParamBit | kGradBit | kStateBits);
-    if (table_.rounded_states) {
+    if (tensor(batch.tensor).coded) {
+      m.sum(stage.block(), rows, length, scalars_, sums);
+    } else if (table_.rounded_states) {
       m.advance(stage.block(), span.count, scalars_);
       stage.store_and_reload_states(span);
       m.sum(stage.block(), rows, length, scalars_, sums);
@@ -93,6 +104,19 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, fl
       stage.store(span, kStateBits);
     }
   });
+}
+
+// New states for the blocks that end in the span, or with the tensor; a unit begins with a block and goes through its spans in
+// order, so this reaches all its blocks, each once and before anything reads it.
+void TwoPass::advance_blocks(Stage& stage, const Span& span) const {
+  const auto up = [](int64_t i) { return divide_up(i, kBlock) * kBlock; };
+  const int64_t end = std::min(up(span.begin + span.count), tensor(span.tensor).count());
+  for (int64_t i = up(span.begin); i < end; i += kTile) {
+    const Span blocks = {span.tensor, i, std::min(kTile, end - i)};
+    stage.load(blocks, kParamBit | kGradBit | kStateBits);
+    math(span.tensor).advance(stage.block(), blocks.count, scalars_);
+    stage.store(blocks, kStateBits);
+  }
 }
 
 // The sums of the rows of a tensor that has too many to keep, such as an embedding of 100000 words.
@@ -112,8 +136,8 @@ void TwoPass::apply(Stage& stage, const Part& batch, const double* keep, const d
     kernels_.apply_kept(in_place(batch, updates), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }
-  if (is_plain_bfloat16(table_, tensor(batch.tensor))) {
-    variant_.bfloat16.apply(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, keep, rate);
+  if (const MixedMath* mixed = mixed_math(table_, tensor(batch.tensor), kernels_)) {
+    mixed->apply(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }
   const unsigned operands = kParamBit | kStateBits | (variant_.direction_reads_grad ? kGradBit : 0u);

@@ -61,6 +61,8 @@ class Writer:
         advance = self.formula.advance(CPP, results)
         direction = self.formula.direction(CPP, "F update_result")
         yield f"  static constexpr int kStates = {len(self.states)};{self._state_comment()}"
+        bits = [f"1u << {k}" for k, name in enumerate(self.states) if name in o.unsigned]
+        yield f"  static constexpr unsigned kUnsigned = {' | '.join(bits) or '0'};"
         yield f"  static constexpr int kScalars = {len(o.scalars)};"
         yield f"  static constexpr bool kTwoPass = {cpp_bool(o.finish is not None)};"
         yield f"  static constexpr bool kLooksBack = {cpp_bool(o.looks_back)};"

@@ -15,10 +15,12 @@
 #define SHARED __attribute__((noinline))
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define NOT_UNROLLED _Pragma("clang loop unroll(disable)")
 #define NOT_VECTORISED _Pragma("clang loop vectorize(disable)")
 #define ONE_BY_ONE __attribute__((noinline))
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
+#define NOT_UNROLLED _Pragma("GCC unroll 1")
 #define NOT_VECTORISED
 #define ONE_BY_ONE __attribute__((noinline, optimize("no-tree-vectorize")))
 #endif

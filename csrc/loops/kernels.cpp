@@ -1,5 +1,5 @@
 // Loops over elements that no optimizer owns, compiled once per instruction set: INGOT_TABLE names the table this compilation
-// fills, INGOT_VARIANTS_FROM the loops of optimizers (variants.cpp) that go with it.
+// fills, INGOT_VARIANTS_FROM and INGOT_MIXES_FROM the loops of optimizers (variants.cpp, mixes.cpp) that go with it.
 #include "kernels.h"
 
 #include <cstddef>
@@ -23,6 +23,7 @@ struct BitsOf<double> {
 #include "dtypes.h"
 #include "loop.inc"
 #include "convert.inc"
+#include "blocks8.inc"
 #include "measure.inc"
 
 // The second pass with updates that the first one kept. They are in cache, like the parameter: nothing to prefetch.
@@ -38,11 +39,13 @@ void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScal
 constexpr Kernels INGOT_TABLE = {
     INGOT_TABLE_NAME,
     INGOT_VARIANTS_FROM,
+    INGOT_MIXES_FROM,
     {{load<float, float>, load<float, bfloat16>, load<float, float16>, load<float, double>},
      {load<double, float>, load<double, bfloat16>, load<double, float16>, load<double, double>}},
     {{store<float, float>, store<float, bfloat16>, store<float, float16>, nullptr},
      {nullptr, nullptr, nullptr, store<double, double>}},
     {nullptr, store_noisy<bfloat16>, store_noisy<float16>, nullptr},
+    {{}, {}, {}, {}, {decode_blocks<Signed8>, encode_blocks<Signed8>}, {decode_blocks<Unsigned8>, encode_blocks<Unsigned8>}},
     {nullptr, adopt<bfloat16>, adopt<float16>, nullptr},
     apply_kept,
     total,

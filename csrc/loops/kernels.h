@@ -7,9 +7,12 @@
 
 namespace ingot {
 
-enum class DType : uint8_t { float32, bfloat16, float16, float64 };
-constexpr int kDTypes = 4;
-constexpr int64_t kItemSize[kDTypes] = {4, 2, 2, 8};
+// The last two are codes of states, which mean something together with the scales of their blocks.
+enum class DType : uint8_t { float32, bfloat16, float16, float64, signed8, unsigned8 };
+constexpr int kDTypes = 6;
+constexpr int64_t kItemSize[kDTypes] = {4, 2, 2, 8, 1, 1};
+constexpr bool is_code(DType dtype) { return dtype == DType::signed8 || dtype == DType::unsigned8; }
+constexpr int64_t kBlock = 128;  // elements that share a scale, in row-major order
 
 constexpr int kMaxStates = 3;
 constexpr int kMaxScalars = 16;
@@ -29,7 +32,8 @@ struct Block {
   void* param;
   const void* grad;
   void* state[kMaxStates];
-  void* update;  // room for updates between two passes; only Math::advance_sum_keep and apply_kept look at it
+  void* update;               // room for updates between two passes; only Math::advance_sum_keep and apply_kept look at it
+  float* scales[kMaxStates];  // of states in blocks, whose codes are in `state`; only Mixes::step_blocks looks at them
 };
 
 // What is the same for all elements of a step. The fields of Scalars are all of one type, so an array holds them.
@@ -72,13 +76,28 @@ struct Math {
   SumRows sum_for_finish;    // only the sums that finish reads of a row
 };
 
-// The same for parameters and gradients that are stored in bfloat16 and states that are not, converted on the way: going
-// through a tile first would cost more than half the bandwidth saves.
-struct StoredMath {
+// Mixes of types that have loops of their own, which convert on the way: X(number, parameter, gradient, states). Going through
+// a tile first would cost more than half the bandwidth saves. Other mixes do that.
+#define INGOT_MIXES(X)               \
+  X(0, bfloat16, bfloat16, float32)  \
+  X(1, float32, float32, bfloat16)   \
+  X(2, bfloat16, bfloat16, bfloat16) \
+  X(3, float32, float32, float16)    \
+  X(4, float32, float16, float32)
+
+// Counts and lengths of rows must be multiples of kLanes; null where a mix has no loops of the kind.
+struct MixedMath {
   Math::Advance step;
   Math::SumRows advance_and_sum;
   Math::Apply apply;
 };
+
+#define COUNT_MIX(NUMBER, P, G, S) +1
+struct Mixes {
+  MixedMath math[INGOT_MIXES(COUNT_MIX)];
+  Math::Advance step_blocks;  // elementwise optimizers: float32 parameters and gradients, states as codes, whole blocks
+};
+#undef COUNT_MIX
 
 extern const int kVariantCount;
 extern const Math kWideMath[];  // the loops in double, by the number of the variant
@@ -92,12 +111,12 @@ struct Variant {
   bool two_pass;
   bool looks_back;            // the update comes from the states before the step
   bool rows;                  // finish looks at rows
+  unsigned unsigned_states;   // bit k: state k is never negative
   bool direction_reads_grad;  // if not, the second pass leaves the gradient alone
   unsigned sums;              // bit k: sum k is wanted
   unsigned row_sums;          // those that finish reads of a row
   bool row_sums_read_grad;
   Math narrow;  // in float
-  StoredMath bfloat16;
   void (*score)(const RowSums&, int64_t rows, double root_n, const StepScalars&, double* scores);
   void (*finish)(const RowSums&, int64_t rows, double root_n, const Totals&, const StepScalars&, double* keep, double* rate);
 
@@ -112,13 +131,22 @@ struct Noise {
   const int64_t* indices;
 };
 
+// How states in blocks become numbers and back. `begin` is the number of the first element in the tensor, `count` how many there
+// are; to encode, `begin` must begin a block, and the last block must be whole or the last of the tensor.
+struct Codec {
+  void (*decode)(const void* codes, const float* scales, int64_t begin, int64_t count, float* values);
+  void (*encode)(const float* values, int64_t begin, int64_t count, void* codes, float* scales, const Noise* noise);
+};
+
 struct Kernels {
   const char* name;
   const Variant* variants;
+  const Mixes* mixes;  // by the number of the variant; null if none were compiled
   // Between storage and the type of the math, [float, double][DType]; null where no optimizer needs it.
   void (*load[2][kDTypes])(const void* stored, void* values, int64_t count);
   void (*store[2][kDTypes])(const void* values, void* stored, int64_t count);
   void (*store_noisy[kDTypes])(const void* values, void* stored, int64_t count, const Noise&);
+  Codec codec[kDTypes];
   // The parameter where it is not its rounded master any more: someone else changed it.
   void (*adopt[kDTypes])(void* master, const void* stored, int64_t count);
   Math::Apply apply_kept;  // param = keep * param - rate * update, with updates that were kept, in float
@@ -131,6 +159,9 @@ struct Kernels {
 // Defined as constexpr: code that fills a table would run when the module is loaded, on machines that lack its instructions.
 extern const Variant kBaselineVariants[];
 extern const Variant kAvx2Variants[];
+extern const Mixes kBaselineMixes[];
+extern const Mixes kAvx2Mixes[];
+extern const Mixes kAvx512Mixes[];
 extern const Kernels kBaseline;
 extern const Kernels kAvx2;
 extern const Kernels kAvx512;

@@ -26,15 +26,9 @@ constexpr Math make_math() {
     if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, float, V::kRowSums, kAgain>;
   } else {
     if constexpr (!V::kLooksBack) m.update = update<V, float>;
-    m.step = step<V, float, float, float>;
+    m.step = step<V, float>;
   }
   return m;
-}
-
-template <class V, class T>
-constexpr StoredMath make_stored_math() {
-  if constexpr (V::kTwoPass) return {nullptr, sum_rows<V, float, V::kSums, kFirst, T, T>, apply<V, float, T, T>};
-  else return {step<V, float, T, T>, nullptr, nullptr};
 }
 
 template <class V>
@@ -48,9 +42,9 @@ constexpr Variant make_variant(int number) {
   v.scalars = V::kScalars;
   v.two_pass = V::kTwoPass;
   v.looks_back = V::kLooksBack;
+  v.unsigned_states = V::kUnsigned;
   v.direction_reads_grad = V::kDirectionReadsGrad;
   v.narrow = make_math<Elements>();
-  v.bfloat16 = make_stored_math<Elements, bfloat16>();
   if constexpr (V::kTwoPass) {
     v.rows = V::kRows;
     v.sums = V::kSums;

@@ -23,7 +23,7 @@ constexpr Math make_math() {
     m.advance_and_sum = sum_rows<V, double, V::kSums, kFirst>;
     if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, double, V::kRowSums, kAgain>;
   } else {
-    m.step = step<V, double, double, double>;
+    m.step = step<V, double>;
   }
   return m;
 }

@@ -23,31 +23,38 @@ namespace {
 
 void free_table(PyObject* capsule) { delete static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
 
-// prepare(variant, params, grads, states, masters, keys, inner_dims) -> table, or a string that says why not
+// prepare(variant, params, grads, states, masters, keys, inner_dims, coded) -> table, or a string that says why not
+//   coded: states are in blocks, and each has a list of codes and one of scales
 PyObject* prepare(PyObject*, PyObject* arguments) {
-  int variant, inner_dims;
+  int variant, inner_dims, coded;
   PyObject *params, *grads, *states, *masters, *keys;
-  if (!PyArg_ParseTuple(arguments, "iO!O!O!OOi", &variant, &PyList_Type, &params, &PyList_Type, &grads, &PyList_Type, &states,
-                        &masters, &keys, &inner_dims)) {
+  if (!PyArg_ParseTuple(arguments, "iO!O!O!OOip", &variant, &PyList_Type, &params, &PyList_Type, &grads, &PyList_Type, &states,
+                        &masters, &keys, &inner_dims, &coded)) {
     return nullptr;
   }
+  const int parts = coded ? 2 : 1;
   if (torch.exchange == nullptr || variant < 0 || variant >= kVariantCount ||
-      PyList_Size(states) != kernels->variants[variant].states) {
+      PyList_Size(states) != parts * kernels->variants[variant].states) {
     PyErr_SetString(PyExc_ValueError, "setup() was not called, or no such variant, or another number of states");
     return nullptr;
   }
   auto table = std::make_unique<Table>();
   table->variant = variant;
-  table->states = static_cast<int>(PyList_Size(states));
+  table->states = kernels->variants[variant].states;
+  table->coded = coded && table->states > 0;
   table->masters = masters != Py_None;
   if (keys != Py_None && !read_keys(keys, *table)) return nullptr;
   Lists lists = {params, grads};
-  for (int k = 0; k < table->states; ++k) lists[kState + k] = PyList_GetItem(states, k);
+  for (int k = 0; k < table->states; ++k) {
+    lists[kState + k] = PyList_GetItem(states, parts * k);
+    if (table->coded) lists[kScale + k] = PyList_GetItem(states, parts * k + 1);
+  }
   if (table->masters) {
     lists[kParam] = masters;
     lists[kStored] = params;
   }
-  TableBuilder builder(*table, true, kernels->variants[variant].rows, inner_dims);
+  const Variant& loops = kernels->variants[variant];
+  TableBuilder builder(*table, true, loops.rows, inner_dims, loops.unsigned_states);
   const std::string why = fill(*table, builder, lists);
   if (!why.empty()) return PyUnicode_FromString(why.c_str());
   schedule(*table, *kernels);

@@ -115,8 +115,9 @@ PyObject* find(PyObject* dictionary, PyObject* key);  // borrowed; null if there
 // Type, dimensions and strides of a tensor as numbers; false if it is not a plain tensor on the CPU.
 bool describe_layout(PyObject* object, std::vector<int64_t>& layout);
 
-// The operand of a table under which the k-th of (param, grad, states ..., master) is found.
+// The operand of a table under which the k-th of (param, grad, states with all their parts ..., master) is found.
 int operand_number(const Table& table, int k);
-inline int operand_count(const Table& table) { return 2 + table.states + (table.masters ? 1 : 0); }
+inline int state_parts(const Table& table) { return table.coded ? 2 : 1; }
+inline int operand_count(const Table& table) { return 2 + table.states * state_parts(table) + (table.masters ? 1 : 0); }
 
 }  // namespace ingot

@@ -18,7 +18,9 @@ const Names& names() {
 int operand_number(const Table& table, int k) {
   if (k == 0) return table.masters ? kStored : kParam;
   if (k == 1) return kGrad;
-  return k - 2 < table.states ? kState + k - 2 : kParam;
+  const int state = (k - 2) / state_parts(table), part = (k - 2) % state_parts(table);
+  if (state >= table.states) return kParam;
+  return (part == 0 ? kState : kScale) + state;
 }
 
 bool describe_layout(PyObject* object, std::vector<int64_t>& layout) {

@@ -14,7 +14,9 @@ from ingot import optim
 from ingot.backends import REFERENCE
 from ingot.backends.native import NATIVE
 from ingot.step.bucket import Bucket, Members
+from ingot.storage import blockwise8
 from ingot.storage.floats import floats
+from ingot.storage.format import Format
 from ingot.storage.precision import math_dtype
 
 # Numbers that make every term of every formula count.
@@ -75,7 +77,7 @@ def make_bucket(
     name: str,
     params: Sequence[Tensor],
     grads: Sequence[Tensor],
-    state_dtype: torch.dtype | None = None,
+    state_dtype: torch.dtype | str | None = None,
     masters: bool = False,
 ) -> Bucket:
     """A bucket of given parameters and gradients with states as they start."""
@@ -83,17 +85,22 @@ def make_bucket(
     group = {**OPTIONS, "decoupled_decay": False, **flags}
     variant = kind.spec.variant(group)
     assert variant.name == name
-    wanted = state_dtype or math_dtype(params[0].dtype)
+    forms: list[Format] = [
+        blockwise8.SIGNED if kind.spec.states[state].signed else blockwise8.UNSIGNED
+        for state in variant.states
+    ]
+    if state_dtype != "8bit":
+        assert not isinstance(state_dtype, str)
+        forms = [floats(state_dtype or math_dtype(params[0].dtype))] * len(forms)
+    starts = [kind.spec.states[state].start for state in variant.states]
+    made = [[form.new(p, start) for p in params] for form, start in zip(forms, starts, strict=True)]
     return Bucket(
         variant,
         scalars=kind.spec.scalars(group, 3),
         params=list(params),
         grads=list(grads),
-        states=[
-            [torch.full_like(p, kind.spec.states[state].start, dtype=wanted) for p in params]
-            for state in variant.states
-        ],
-        formats=(floats(wanted),) * len(variant.states),
+        states=[[*part] for tensors in made for part in zip(*tensors, strict=True)],
+        formats=tuple(forms),
         masters=[p.float() for p in params] if masters else None,
         shapes=[p.shape for p in params],
         inner_dims=0,
@@ -142,7 +149,7 @@ def random_bucket(
     shapes: Sequence[tuple[int, ...]] = SHAPES,
     dtype: torch.dtype = torch.float32,
     grad_dtype: torch.dtype | None = None,
-    state_dtype: torch.dtype | None = None,
+    state_dtype: torch.dtype | str | None = None,
     masters: bool = False,
 ) -> Bucket:
     """A bucket of normally distributed parameters and gradients."""

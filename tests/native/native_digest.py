@@ -12,7 +12,7 @@ from native_buckets import SHAPES, copy_bucket, new_grads, random_bucket
 from ingot.backends.native import NATIVE, core
 from ingot.storage.rounding import Rounding
 
-LARGE = [(2, 70000), (140001,), (9000, 9), (2000, 65)]
+LARGE = [(2, 70000), (140001,), (9000, 9), (2000, 65), (300, 256)]
 NAMES = [
     "adamw_amsgrad",
     "sgd_momentum_nesterov_weight_decay",
@@ -22,18 +22,27 @@ NAMES = [
     "adadelta_weight_decay",
     "rmsprop_centered_momentum",
 ]
-TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# param, states; None: the type of the math
+TYPES: list[tuple[torch.dtype, torch.dtype | str | None]] = [
+    (torch.float32, None),
+    (torch.bfloat16, None),
+    (torch.float16, torch.float16),
+    (torch.float64, None),
+    (torch.float32, torch.bfloat16),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float32, "8bit"),
+    (torch.bfloat16, "8bit"),
+]
 
 
 def digest(threads: int) -> str:
     """Of all parameters and states after two steps of every kind of formula in every type, and of the norms."""
     torch.set_num_threads(threads)
     total = hashlib.sha256()
-    for name, dtype in itertools.product(NAMES, TYPES):
+    for name, (dtype, state_dtype) in itertools.product(NAMES, TYPES):
         shapes = [*SHAPES, *LARGE]
-        state_dtype = dtype if dtype is torch.float16 else None
         bucket = copy_bucket(random_bucket(name, shapes, dtype, state_dtype=state_dtype))
-        if dtype is torch.float16:
+        if dtype is torch.float16:  # these are rounded stochastically
             count = len(bucket.params)
             bucket.rounding = Rounding(1, 3, 1 + len(bucket.states), [*range(count)], [0] * count)
         for step in range(2):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build" / "asan"
 COMPILER = os.environ.get("CXX", "c++")
 # Only the tests that call the core in this process; those of several processes would sanitize their parent.
-TESTS = ["parity", "layouts", "refusals", "measures"]
+TESTS = ["parity", "layouts", "refusals", "measures", "blocks8"]
 # An editable install puts its own finder before PYTHONPATH; the sanitized copy must come first.
 RUN = """
 import sys

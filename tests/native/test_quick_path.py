@@ -14,12 +14,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from cases import CASES, Case, each_case, each_setting
 from training import assert_same, give_grads, make_params, set_grad, tensors_of, train, with_state
 
-SHAPES = [(7,), (4, 3), (), (33, 31), (2, 3, 2, 2), (65,)]
+# The last one is large enough for states in 8 bits.
+SHAPES = [(7,), (4, 3), (), (33, 31), (2, 3, 2, 2), (65,), (67, 65)]
 PRECISIONS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "float32": (torch.float32, {}),
     "float64": (torch.float64, {}),
     "bfloat16": (torch.bfloat16, {}),
     "float16 states": (torch.float32, {"state_dtype": torch.float16}),
+    "bfloat16 states": (torch.float32, {"state_dtype": torch.bfloat16}),
+    "8-bit states": (torch.float32, {"state_dtype": "8bit"}),
+    "8-bit stochastic": (torch.bfloat16, {"state_dtype": "8bit", "rounding": "stochastic"}),
     "masters": (torch.bfloat16, {"master_weights": True}),
     "stochastic": (torch.bfloat16, {"rounding": "stochastic", "state_dtype": "param"}),
     "seeded": (torch.float16, {"rounding": "stochastic", "rounding_seed": 2**63 + 5}),

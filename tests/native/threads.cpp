@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <string>
 #include <thread>
@@ -25,14 +26,19 @@ int four_threads(int64_t begin, int64_t end, int64_t, void (*body)(int64_t, int6
 // Split rows, short rows, odd rows, more rows than sums are kept of, small tensors.
 const std::vector<std::vector<int64_t>> kShapes = {{300000}, {16, 64}, {5000, 9}, {2, 70000}, {1000, 300}, {70000, 2}, {1}};
 
+// How states are kept.
+enum Kind { kFloat32, kBfloat16, kBlocks };
+const char* const kKinds[] = {"float32", "bfloat16", "8bit"};
+
 struct Problem {
   Table table;
   std::vector<std::vector<float>> memory;
 
-  explicit Problem(const Variant& variant) {
+  Problem(const Variant& variant, Kind kind) {
     table.variant = variant.number;
     table.states = variant.states;
-    TableBuilder builder(table, true, variant.rows);
+    table.coded = kind == kBlocks && variant.states > 0;
+    TableBuilder builder(table, true, variant.rows, 0, variant.unsigned_states);
     for (const std::vector<int64_t>& shape : kShapes) {
       DLTensor tensors[kOperands] = {};
       const DLTensor* operands[kOperands] = {};
@@ -44,14 +50,34 @@ struct Problem {
         tensors[k].shape = const_cast<int64_t*>(shape.data());
         operands[k] = &tensors[k];
       }
+      int64_t blocks[1] = {(count_of(shape) + kBlock - 1) / kBlock};
+      for (int k = 0; k < variant.states && kind != kFloat32; ++k) {
+        // Any bits are a state: those of the float32 numbers, of which half or a quarter are used.
+        const bool is_unsigned = (variant.unsigned_states >> k & 1u) != 0;
+        DLTensor& state = tensors[kState + k];
+        state.dtype = kind == kBfloat16 ? DLDataType{kDLBfloat, 16, 1} : DLDataType{is_unsigned ? kDLUInt : kDLInt, 8, 1};
+        if (kind != kBlocks) continue;
+        DLTensor& scale = tensors[kScale + k];
+        scale = state;
+        scale.data = fill({blocks[0]}, k);
+        scale.ndim = 1;
+        scale.dtype = {kDLFloat, 32, 1};
+        scale.shape = blocks;
+        operands[kScale + k] = &scale;
+      }
       if (!builder.add(operands).empty()) std::abort();
     }
     schedule(table, kBaseline);
   }
 
-  float* fill(const std::vector<int64_t>& shape, int operand) {
+  static int64_t count_of(const std::vector<int64_t>& shape) {
     int64_t count = 1;
     for (const int64_t size : shape) count *= size;
+    return count;
+  }
+
+  float* fill(const std::vector<int64_t>& shape, int operand) {
+    const int64_t count = count_of(shape);
     std::vector<float> values(count);
     for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>((i * 7919 + operand) % 1000 + 1) / 1000;
     memory.push_back(std::move(values));
@@ -60,8 +86,8 @@ struct Problem {
 };
 
 // One step and the measures; everything it computed.
-std::vector<std::vector<float>> step(const Variant& variant, bool sharded) {
-  Problem problem(variant);
+std::vector<std::vector<float>> step(const Variant& variant, Kind kind, bool sharded) {
+  Problem problem(variant, kind);
   const Table& table = problem.table;
   StepScalars scalars = {};
   for (int k = 0; k < kMaxScalars; ++k) scalars.wide[k] = scalars.narrow[k] = 0.5f;
@@ -82,6 +108,13 @@ std::vector<std::vector<float>> step(const Variant& variant, bool sharded) {
   scale(table, kBaseline, 0.5);
   problem.memory.push_back({static_cast<float>(squares), static_cast<float>(largest)});
   return problem.memory;
+}
+
+// Bit for bit: states in other types than float may look like NaN, which no float equals.
+bool equal(const std::vector<std::vector<float>>& one, const std::vector<std::vector<float>>& other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const auto& a, const auto& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  });
 }
 
 // What one task throws in a thread of the pool comes out here, and the other tasks are done.
@@ -108,14 +141,17 @@ int main() {
   }
   for (int i = 0; i < kVariantCount; ++i) {
     const Variant& variant = kBaseline.variants[i];
-    for (const bool sharded : {false, true}) {
-      if (sharded && !variant.two_pass) continue;
-      parallel_for = nullptr;
-      const auto alone = step(variant, sharded);
-      parallel_for = four_threads;
-      const bool same = step(variant, sharded) == alone;
-      std::printf("%-24s %s %s\n", variant.name, sharded ? "sharded" : "whole  ", same ? "the same bits" : "OTHER BITS");
-      if (!same) return 1;
+    for (const Kind kind : {kFloat32, kBfloat16, kBlocks}) {
+      for (const bool sharded : {false, true}) {
+        if ((sharded && !variant.two_pass) || (kind != kFloat32 && variant.states == 0)) continue;
+        parallel_for = nullptr;
+        const auto alone = step(variant, kind, sharded);
+        parallel_for = four_threads;
+        const bool same = equal(step(variant, kind, sharded), alone);
+        std::printf("%-24s %-8s %s %s\n", variant.name, kKinds[kind], sharded ? "sharded" : "whole  ",
+                    same ? "the same bits" : "OTHER BITS");
+        if (!same) return 1;
+      }
     }
   }
 }

@@ -17,6 +17,7 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ingot.backends.backend import Backend
+from ingot.storage.blockwise8 import Blockwise8
 from ingot.storage.floats import FloatFormat
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ except ImportError as error:
     _import_error = str(error)
     core = None  # type: ignore[assignment]
 
+# The formats the core knows, and whether it reads a state of that format as codes and scales.
+_CODED: dict[type[Any], bool] = {FloatFormat: False, Blockwise8: True}
 _LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 
 
@@ -111,8 +114,11 @@ class Native(Backend):
         if number is None:
             return f"{bucket.variant.name} was not compiled in"
         for form in bucket.formats:
-            if not isinstance(form, FloatFormat):
+            if type(form) not in _CODED:
                 return f"it does not know states kept as {form.name}"
+        coded = {_CODED[type(form)] for form in bucket.formats}
+        if len(coded) > 1:
+            return "some of the states are kept in blocks and others are not"
         table = core.prepare(
             number,
             bucket.params,
@@ -121,6 +127,7 @@ class Native(Backend):
             bucket.masters,
             None if bucket.rounding is None else bucket.rounding.keys,
             bucket.inner_dims,
+            True in coded,
         )
         if isinstance(table, str):
             return table

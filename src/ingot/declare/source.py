@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ingot.declare.language import refuse
 from ingot.declare.sums import SUMS
@@ -28,6 +29,13 @@ class Declared:
         if not isinstance(self.node, ast.FunctionDef):
             raise refuse(self.path, self.node, "expected a function")
         return self.node
+
+
+class DeclaredState(NamedTuple):
+    """What the core needs of a ``State(...)``."""
+
+    flag: str | None  # the option that switches it on
+    signed: bool
 
 
 class Module:
@@ -58,28 +66,28 @@ class Module:
             )
         return self.defined[node.id]
 
-    def states(self, declared: Declared) -> dict[str, str | None]:
-        """The flags of a dictionary display of names and ``State(...)``, ``**other`` included."""
+    def states(self, declared: Declared) -> dict[str, DeclaredState]:
+        """A dictionary display of names and ``State(...)``, ``**other`` included."""
         if isinstance(declared.node, ast.Name):
             return self.states(Module(declared.path).find(declared.node))
         if not isinstance(declared.node, ast.Dict):
             raise refuse(declared.path, declared.node, "expected a dictionary of state names")
-        result: dict[str, str | None] = {}
+        result: dict[str, DeclaredState] = {}
         for key, value in zip(declared.node.keys, declared.node.values, strict=True):
             if key is None:
                 result |= self.states(Declared(declared.path, value))
             else:
-                result[ast.literal_eval(key)] = self._flag_of(declared.path, value)
+                result[ast.literal_eval(key)] = self._state_of(declared.path, value)
         return result
 
     @staticmethod
-    def _flag_of(path: Path, node: ast.expr) -> str | None:
-        """The flag that switches a state on. How it starts is not the core's business: it gets the tensors."""
+    def _state_of(path: Path, node: ast.expr) -> DeclaredState:
+        """One state. How it starts is not the core's business: it gets the tensors."""
         match node:
             case ast.Call(func=ast.Name(id="State"), args=arguments, keywords=keywords):
-                named = [keyword.value for keyword in keywords if keyword.arg == "flag"]
-                flag = [*arguments[:1], *named]
-                return ast.literal_eval(flag[0]) if flag else None
+                given = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg}
+                flag = ast.literal_eval(arguments[0]) if arguments else given.get("flag")
+                return DeclaredState(flag, given.get("signed", True))
         raise refuse(path, node, "expected State(...)")
 
 
@@ -89,6 +97,7 @@ class Optimizer:
 
     name: str
     states: Mapping[str, str | None]  # names, each with the flag that switches it on
+    unsigned: frozenset[str]  # those that are never negative
     scalars: Sequence[str]
     advance: Declared
     direction: Declared
@@ -157,9 +166,11 @@ def read_spec(module: Module, call: ast.Call, options: frozenset[str]) -> Optimi
     if list(sums) != [name for name in SUMS if name in sums]:
         raise refuse(module.path, given["sums"], f"sums must be among {[*SUMS]}, in this order")
     is_name = isinstance(states, ast.Name)
+    kept = module.states(module.find(states) if is_name else Declared(module.path, states))
     return Optimizer(
         name=ast.literal_eval(given["name"]),
-        states=module.states(module.find(states) if is_name else Declared(module.path, states)),
+        states={name: state.flag for name, state in kept.items()},
+        unsigned=frozenset(name for name, state in kept.items() if not state.signed),
         scalars=names,
         advance=module.find(given["advance"]),
         direction=module.find(given["direction"]),
