@@ -47,10 +47,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     out = tmp_path_factory.mktemp("bench")
     command = [sys.executable, "-m", "ingot", "bench", "--shapes", "tiny", "--rounds", "1"]
     # DeepSpeed, where it is installed, would compile for a minute.
-    command += ["--parts", "race,precision,clip", "--without", "deepspeed", "--out", str(out)]
+    command += ["--parts", "race,precision,8bit,clip", "--without", "deepspeed", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     assert (out / "race.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "8bit.png").read_bytes().startswith(b"\x89PNG")
     with (out / "bench.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

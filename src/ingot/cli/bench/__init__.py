@@ -11,15 +11,15 @@ from ingot.cli.bench.models import LISTS, QUICK
 from ingot.cli.bench.peers import TITLES
 from ingot.cli.bench.shapes import DEFAULT, SHAPES
 
-PARTS = ("race", "precision", "clip", "scaling", "small", "memory")
+PARTS = ("race", "precision", "8bit", "clip", "scaling", "small", "memory")
 COUNTED = ("traffic",)  # not timed, and not part of a run unless asked for
 CHOICE = (
     "race: the optimizers against other implementations. precision: bfloat16 against float32, on the largest of "
-    "the shapes. clip: unscaling and clipping with AdamW, on the same. scaling: how the cost grows. small: the step "
-    "and a whole iteration of small models, on one thread and on --threads. "
-    "memory: time and memory of an iteration with normal steps and with release_gradients(). "
+    "the shapes. 8bit: states in 8 and 16 bits against float32 ones, on the same. clip: unscaling and clipping with "
+    "AdamW, on the same. scaling: how the cost grows. small: the step and a whole iteration of small models, on one "
+    "thread and on --threads. memory: time and memory of an iteration with normal steps and with release_gradients(). "
     "traffic: bytes moved and operators launched by the optimizers, counted. "
-    "Without --parts the first six run; with --shapes, --optimizers or --lists only the races asked for."
+    "Without --parts the first seven run; with --shapes, --optimizers or --lists only the races asked for."
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 

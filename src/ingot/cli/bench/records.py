@@ -54,6 +54,7 @@ class Row:
     reached: bool | None = None
     peak_mb: float | None = None  # part memory: the most that is in use during an iteration
     grads_saved: float | None = None  # and by how much of the gradients' memory the peak is lower
+    state_bytes: int | None = None  # of all states, where they are compared
     others_cpu: float | None = None  # share of all cores that other processes used meanwhile
     threads: int = field(default_factory=torch.get_num_threads)
 

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from ingot import backends
 from ingot.cli.bench import machine
+from ingot.cli.bench.eight_bit import OPTIMIZERS as EIGHT_BIT
+from ingot.cli.bench.eight_bit import draw_eight_bit, eight_bit_tables, run_eight_bit
 from ingot.cli.bench.memory import OPTIMIZERS, Trace, run_memory
 from ingot.cli.bench.memory_show import draw_memory, memory_tables
 from ingot.cli.bench.models import LISTS
@@ -71,6 +73,7 @@ def stages(chosen: argparse.Namespace) -> int:
     return (
         ("race" in chosen.parts) * len(chosen.shapes) * len(chosen.optimizers)
         + ("precision" in chosen.parts) * len(chosen.optimizers)
+        + ("8bit" in chosen.parts) * len(EIGHT_BIT)
         + ("clip" in chosen.parts) * 2
         + ("scaling" in chosen.parts) * 2
         + ("traffic" in chosen.parts) * len(chosen.optimizers)
@@ -103,8 +106,10 @@ def report(
         draw_scaling(rows, circumstances, out / "scaling.png"),
         draw_small(rows, circumstances, out / "small.png"),
         draw_memory(traces, circumstances, out / "memory.png"),
+        draw_eight_bit(rows, circumstances, out / "8bit.png"),
     )
-    for table in [*tables(rows), *small_tables(rows), *memory_tables(rows)]:
+    shown = [*tables(rows), *eight_bit_tables(rows), *small_tables(rows), *memory_tables(rows)]
+    for table in shown:
         show.console.print()
         show.console.print(table)
     lines = [f"Not taking part: {name}: {reason}" for name, reason in show.notes.items()]
@@ -145,6 +150,8 @@ def measure(chosen: argparse.Namespace, show: Show, traces: list[Trace]) -> Iter
     largest = max(lists, key=lambda shapes: shapes.parameters)
     if "precision" in chosen.parts:
         yield from run_precision(largest, chosen.optimizers, settings, show)
+    if "8bit" in chosen.parts:
+        yield from run_eight_bit(largest, settings, show)
     if "clip" in chosen.parts:
         yield from run_clip(largest, settings, show)
     if "scaling" in chosen.parts:
