@@ -142,7 +142,7 @@ std::string TableBuilder::add_codes(Tensor& tensor, const DLTensor* const* opera
     const DLTensor &codes = *operands[kState + k], &scale = *operands[kScale + k];
     const DType wanted = unsigned_states_ >> k & 1u ? DType::unsigned8 : DType::signed8;
     if (tensor.dtype[kState + k] != wanted) return std::string(kNames[kState + k]) + ": its codes are of another type";
-    if (!is_row_major(codes)) return std::string(kNames[kState + k]) + ": its codes are not in row-major order";
+    if (blocks > 0 && !is_row_major(codes)) return std::string(kNames[kState + k]) + ": its codes are not in row-major order";
     const char* why = check_storage(scale, &tensor.dtype[kScale + k]);
     if (why == nullptr && tensor.dtype[kScale + k] != DType::float32) why = "its type is not float32";
     if (why == nullptr && (scale.ndim != 1 || !is_row_major(scale) || scale.shape[0] != blocks)) {

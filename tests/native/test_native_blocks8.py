@@ -26,7 +26,7 @@ from ingot.storage.rounding import Rounding
 # Whole and broken blocks; rows that blocks do not line up with, also longer than a unit of work; nothing.
 SHAPES: list[tuple[int, ...]] = [
     *((n,) for n in (1, 127, 128, 129, 1024, 1153, 70000)),
-    *((32, 128), (515, 9), (3, 1025), (300, 257), (3, 70001), (2, 3, 2, 2), (0, 4), ()),
+    *((32, 128), (515, 9), (3, 1025), (300, 257), (3, 70001), (2, 3, 2, 2), (0, 4), (4, 0), ()),
 ]
 WITH_STATES = [name for name in VARIANTS if not name.startswith("sgd") or "momentum" in name]
 SOME = ["adamw", "sgd_momentum", "adadelta", "lamb", "adamp"]
