@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from rich.table import Table
 from torch import Tensor
@@ -15,7 +16,7 @@ from ingot.cli.bench import floor, peers
 from ingot.cli.bench.measure import Entry, Workload
 from ingot.cli.bench.parts import Settings, run_rounds, try_out
 from ingot.cli.bench.peers import TITLES, Contestant, from_module
-from ingot.cli.bench.picture import LINE, OURS, THEIRS, machine_line, plt
+from ingot.cli.bench.picture import LINE, OURS, THEIRS, machine_line
 from ingot.cli.bench.records import FLOOR, Row, compare
 from ingot.cli.bench.shapes import SHAPES, ShapeList
 from ingot.cli.bench.show import Show, number, times
