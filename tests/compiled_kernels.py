@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 
 from cases import CASES, Options
 from ingot.backends.triton_kernels import build
-from ingot.backends.triton_kernels.layout import BLOCK, CHUNK, ROW_BLOCK
+from ingot.backends.triton_kernels.layout import BLOCKS, CHUNK, ROW_BLOCK
 from ingot.backends.triton_kernels.tile import Types
 from ingot.declare.spec import Variant
 
@@ -39,7 +39,7 @@ ARGUMENTS = dict.fromkeys(("table", "sizes", "lengths", "places"), "*i64")
 ARGUMENTS |= dict.fromkeys(("items", "first_rows", "split"), "*i32")
 ARGUMENTS |= dict.fromkeys(("values", "factors", "roots", "grad_scale"), "*fp32")
 ARGUMENTS |= dict.fromkeys(("width", "lines", "rows", "tensors", "seed"), "i32")
-CONSTANTS = {"CHUNK": CHUNK, "BLOCK": BLOCK, "SUMS": 4}
+CONSTANTS = ("CHUNK", "BLOCK", "SUMS")
 MIXES = {
     "float32": ("float32", "float32", "float32", False, False),
     "bfloat16, float32 states": ("bfloat16", "bfloat16", "float32", False, False),
@@ -87,10 +87,11 @@ def kernels_of(name: str, options: Options, mix: str) -> Mapping[str, build.Kern
     return build.kernels(variant, scalars, types, frozenset())
 
 
-def compiled(kernel: build.Kernel, arch: str) -> Code:
-    """Compile one kernel for one target."""
+def compiled(kernel: build.Kernel, mix: str, arch: str) -> Code:
+    """Compile one kernel for one target; ``mix`` decides on the size of its blocks."""
     function = kernel.function
-    constants = {**CONSTANTS, "BLOCK": BLOCK if "CHUNK" in function.arg_names else ROW_BLOCK}
+    block = BLOCKS[4 if mix == "float32" else 2] if "CHUNK" in function.arg_names else ROW_BLOCK
+    constants = {"CHUNK": CHUNK, "BLOCK": block, "SUMS": 4}
     places = {name: (place,) for place, name in enumerate(function.arg_names)}
     signature = {
         name: "constexpr" if name in CONSTANTS else ARGUMENTS.get(name, "fp32") for name in places
@@ -180,7 +181,7 @@ def rows(targets: list[str]) -> Iterator[list[str]]:
                 continue  # it sees no elements
             cells = []
             for arch in targets:
-                code = compiled(kernel, arch)
+                code = compiled(kernel, mix, arch)
                 bad = {n: getattr(code, n) for n in ("spills", "atomics", "fused", "approximate")}
                 assert not any(bad.values()), (label, role, mix, arch, bad)
                 cells.append(str(code.registers))
@@ -207,7 +208,8 @@ PAGE = f"""# Registers per kernel
 
 Written by `make kernels` with Triton {triton.__version__}: every kernel that `ingot kernels` prints, compiled without
 an accelerator, with the 32-bit registers per thread that it needs. None spills, uses an atomic operation, fuses a
-product with a sum, or divides or takes roots approximately. 128 threads handle blocks of 1024 elements.
+product with a sum, or divides or takes roots approximately. 128 threads handle blocks
+of 512 elements, or 1024 where some have 16 bits.
 
 """
 

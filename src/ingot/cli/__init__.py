@@ -12,6 +12,7 @@ import ingot
 # for. None imports more than torch before its command line is read: `--help` and `ingot info` work without the rest.
 COMMANDS = {
     "info": "versions, backends, and which backend is chosen for which device",
+    "kernels": "print the kernels that are emitted for an optimizer",
     "demo": "train one small network with every optimizer; needs matplotlib, rich, scikit-learn",
     "memory": "bytes per parameter on the device and on the host; a picture needs matplotlib",
     "bench": "time the optimizers against other implementations; needs matplotlib, numpy, rich",
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="ingot",
         description="Fused PyTorch optimizers.",
-        epilog="\n".join(f"  {name:<6} {text}" for name, text in COMMANDS.items()),
+        epilog="\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ingot {ingot.__version__}")

@@ -17,9 +17,7 @@ from ingot.declare.formula import Formula
 from ingot.declare.live import formula as formula_of
 from ingot.declare.spec import Variant
 
-THREADS = (
-    128  # of a program: each then has 8 of 1024 elements, one load of 16 bytes if they have 16 bits
-)
+THREADS = 128  # of a program; see layout.BLOCKS
 
 
 def options(warp: int) -> dict[str, Any]:

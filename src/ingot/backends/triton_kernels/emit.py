@@ -1,8 +1,9 @@
 """The text of the kernels of one variant and mix of types: readable Triton, emitted from the declared math.
 
 Every kernel is one flat function. A program handles one chunk: tensor by tensor, CHUNK elements at a time in blocks of
-BLOCK. Where all addresses are divisible by 16 bytes and the number of elements by 8, the compiler is told so, and reads
-and writes 16 bytes at a time; ``count // 8 * 8`` shows it that a mask is the same over such a vector.
+BLOCK (see ``layout.BLOCKS``). Where all addresses are divisible by 16 bytes and the number of elements by 8, the
+compiler is told so, and reads and writes 16 bytes at a time; ``count // 8 * 8`` shows it that a mask is the same over
+such a vector.
 
 Two-pass optimizers have three kernels: ``first`` advances the states and adds up products per row (one writer per sum,
 so no atomics), ``between`` turns sums into factors, ``second`` applies them. A program of the first and second handles

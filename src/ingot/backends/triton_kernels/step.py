@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ingot.backends.triton_kernels import build
 from ingot.backends.triton_kernels.layout import (
-    BLOCK,
     CHUNK,
     ROW_BLOCK,
     Addresses,
@@ -77,7 +76,7 @@ class Step:
 
     def _call(self, role: str, scale: Tensor) -> tuple[int, tuple[Any, ...], dict[str, int]]:
         """The number of programs, the arguments and the constants of a kernel."""
-        elements = {"CHUNK": CHUNK, "BLOCK": BLOCK}
+        elements = {"CHUNK": CHUNK, "BLOCK": self.layout.block}
         numbers = *self.rounding, scale, *self.scalars
         if role == "elementwise":
             own = self.table, self.layout.sizes, self.layout.items, self.tensors
