@@ -49,7 +49,6 @@ NAVIGATION = [
     ("Inside", "内部", [
         ("Architecture", "架构", "docs/architecture.md"),
         ("How a step works", "一步更新如何进行", "docs/how_a_step_works.md"),
-        ("Accelerators", "加速器", "docs/accelerators.md"),
         ("The native core", "原生内核", "docs/native_core.md"),
         ("Adding an optimizer", "添加优化器", "docs/adding_an_optimizer.md"),
         ("Adding a backend", "添加后端", "docs/adding_a_backend.md"),
