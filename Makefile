@@ -158,7 +158,7 @@ $(torch_stamp): $(bin)/python
 	@touch $@
 
 $(tools_stamp): requirements-dev.txt requirements-bench.txt $(torch_stamp)
-	$(call headline,Installing the pinned tools of requirements-dev.txt)
+	$(call headline,Installing the pinned tools of requirements-dev.txt (once; some 1.4 GB on disk, half of it triton))
 	@$(pip) --use-pep517 -r requirements-dev.txt
 	@$(pip) --no-deps --constraint requirements-bench.txt $(ORACLES)
 	@touch $@

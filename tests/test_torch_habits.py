@@ -132,6 +132,9 @@ def test_the_optimizer_itself_can_be_saved(case: Case) -> None:
 @each_case
 def test_repr_lists_the_options(case: Case) -> None:
     text = repr(with_state(case, make_params(), lr=0.125))
+    assert "\nBackend: native (chosen for cpu)\nStates: float32\n" in text
+    kept = with_state(case, make_params(), backend="reference", state_dtype=torch.bfloat16)
+    assert "\nBackend: reference\nStates: bfloat16\n" in repr(kept)
     assert text.startswith(f"{case.kind.__name__} (")
     assert "lr: 0.125" in text
     for name in set(case.signature) - {"lr", "momentum"}:

@@ -226,6 +226,13 @@ class FusedOptimizer(Tracked):
         if self._tracker is not None:
             self._tracker.recount(self.state)
 
+    def __repr__(self) -> str:
+        head, rest = super().__repr__().split("\n", 1)
+        param = next(iter(self.all_params()), torch.empty(0, device="cpu"))
+        chosen = f"{backends.choose_for(param.device)[0]} (chosen for {param.device.type})"
+        states = self.precision.described(param.dtype)
+        return f"{head}\nBackend: {self.backend or chosen}\nStates: {states}\n{rest}"
+
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: vars(self).get(name) for name in ("backend", "precision", "_tracker")}
         return {**super().__getstate__(), **kept}

@@ -58,6 +58,15 @@ class Precision:
     rounding: str = "nearest"
     offload: str | None = None
 
+    def described(self, dtype: torch.dtype) -> str:
+        """How the states of a parameter of type ``dtype`` are kept, in words."""
+        blocks = self.state_dtype == EIGHT_BIT
+        words = ["8-bit blocks" if blocks else str(self.wide(dtype)).removeprefix("torch.")]
+        words += ["float32 master weights"] * self.master_weights
+        words += [f"rounded {self.rounding}"] * (self.rounding != "nearest")
+        words += ["in host memory"] * (self.offload is not None)
+        return ", ".join(words)
+
     def format(self, param: Tensor, state: State) -> Format:
         """How a state of a parameter is kept; raises ValueError if the option cannot be honoured."""
         if self.in_blocks(param):
