@@ -8,7 +8,7 @@ tensors, every sum has one writer, and nothing is kept between steps but the pla
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -104,16 +104,18 @@ class Work:
         if bucket.variant.two_pass:
             self.matrices = matrices(bucket)
             if bucket.members.sharded:
-                self.sums = self._zeros(len(bucket.variant.spec.sums), sum(bucket.row_counts))
+                self.sums.zero_()  # made here, before the commit
             self.rounds = [(each.members, each.size) for each in self.matrices]
         else:
             self.rounds = rounds(units(bucket), limit(bucket))
         if bucket.rounding is not None:
             assert bucket.rounding.keys
 
-    def _zeros(self, *shape: int) -> Tensor:
+    @cached_property
+    def sums(self) -> Tensor:
         """Room for the sums of all rows, in the order of the bucket."""
         stored = self.bucket.params[0]
+        shape = len(self.bucket.variant.spec.sums), sum(self.bucket.row_counts)
         return torch.zeros(shape, dtype=sum_dtype(stored), device=stored.device)
 
     def _loses_digits(self) -> bool:
