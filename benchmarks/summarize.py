@@ -16,9 +16,9 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: written by benchmarks/summarize.py -->", "<!-- end of results -->"
 PICTURES = [
-    "![How far everybody is from the memory floor](../benchmarks/results/race.png)",
+    "![Nanoseconds per parameter of everybody, on one scale](../benchmarks/results/race.png)",
     "",
-    "![How the cost grows](../benchmarks/results/scaling.png)",
+    "![Nanoseconds per parameter as the model grows](../benchmarks/results/scaling.png)",
     "",
 ]
 RATIOS = [

@@ -1,4 +1,4 @@
-"""The pictures: how far everybody is from the memory floor, and how the cost grows."""
+"""The pictures: what a parameter costs with everybody, and how that grows with the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLORS = dict(zip(TITLES, PALETTE.split(), strict=True))
 
 
 def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
-    """One panel per optimizer and shape list: a dot per contestant, the floor a line at 1."""
+    """One panel per optimizer and shape list, all on one scale: a dot per contestant, the memory floor a line."""
     race = [row for row in rows if row.part == "race"]
     if not race:
         return None
@@ -37,7 +37,7 @@ def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path)
         len(keys),
         figsize=(3.0 + 3.1 * len(keys), 1.6 + 0.34 * sum(counts) + 0.25 * len(counts)),
         height_ratios=[count + 0.6 for count in counts],
-        sharex="col",
+        sharex="all",
         squeeze=False,
         layout="constrained",
     )
@@ -56,8 +56,8 @@ def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path)
                 panel.text(0.5, 1.03, size, transform=panel.transAxes, ha="center", fontsize=8)
     figure.align_ylabels(panels[:, 0])
     widen(panels)
-    unit = "time / memory floor" if has_floor(race) else "ms per step"
-    figure.supxlabel(f"{unit}, log scale; the number is ms per step, best of the run", fontsize=10)
+    floor = "; black line: the same memory traffic without the math" if has_floor(race) else ""
+    figure.supxlabel(f"nanoseconds per parameter, median, log scale{floor}", fontsize=10)
     figure.suptitle(f"One optimizer step, float32\n{machine_line(circumstances)}", fontsize=11)
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -75,18 +75,18 @@ def ranking(race: Sequence[Row], optimizer: str) -> list[str]:
 
 def draw_panel(panel: Any, rows: Sequence[Row], order: Sequence[str]) -> None:
     """The dots of one optimizer on one shape list."""
-    floor = next((row.best_ms for row in rows if row.contestant == FLOOR), None)
+    floor = next((cost(row) for row in rows if row.contestant == FLOOR), None)
     if floor is not None:
-        panel.axvline(1.0, color=LINE, linewidth=1.2)
+        panel.axvline(floor, color=LINE, linewidth=1.2)
     for row in rows:
         if row.contestant == FLOOR:
             continue
         place, color = order.index(row.contestant), OURS if row.ours else THEIRS
-        value = row.best_ms / (floor or 1.0)
-        panel.plot([1.0 if floor else value, value], [place, place], color=color, linewidth=2.2)
+        value = cost(row)
+        panel.plot([floor or value, value], [place, place], color=color, linewidth=2.2)
         panel.plot(value, place, "o", color=color, markersize=7)
         panel.annotate(
-            number(row.best_ms),
+            number(value),
             (value, place),
             xytext=(7, 0),
             textcoords="offset points",
@@ -107,13 +107,17 @@ def draw_panel(panel: Any, rows: Sequence[Row], order: Sequence[str]) -> None:
     panel.spines[["top", "right", "left"]].set_visible(False)
 
 
+def cost(row: Row) -> float:
+    """Nanoseconds per parameter, the median of the run."""
+    return row.median_ms * 1e6 / row.parameters
+
+
 def widen(panels: Any) -> None:
     """Readable ticks, and room for the numbers to the right of the dots."""
-    for column in panels.T if hasattr(panels, "T") else panels:
-        low, high = column[0].get_xlim()
-        column[0].set_xlim(low, high * (high / low) ** 0.22)
-        axis = column[-1].xaxis
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    low, high = panels[0][0].get_xlim()
+    panels[0][0].set_xlim(low, high * (high / low) ** 0.18)
+    for axis in (panel.xaxis for panel in panels[-1]):
+        axis.set_major_locator(LogLocator(subs=(1.0,), numticks=9))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 
@@ -136,7 +140,7 @@ def machine_line(circumstances: Mapping[str, str]) -> str:
 
 
 def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
-    """Time against size on log-log axes, with lines of slope one through the largest size."""
+    """Time per parameter and per tensor against size: a flat line grows in proportion."""
     grown = [row for row in rows if row.part in ("parameters", "tensors")]
     if not grown:
         return None
@@ -151,14 +155,11 @@ def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Pa
             if not line:
                 continue
             sizes = [getattr(row, part) for row in line]
-            times = [row.best_ms for row in line]
+            times = [row.median_ms * 1e6 / row.parameters for row in line]
             color = COLORS[optimizer]
             panel.plot(sizes, times, "o-", color=color, markersize=4, label=TITLES[optimizer])
-            ends = [sizes[0], sizes[-1]]
-            straight = [times[-1] * size / sizes[-1] for size in ends]
-            panel.plot(ends, straight, "--", color=color, linewidth=0.8, alpha=0.7)
-        panel.plot([], [], "--", color=LINE, linewidth=0.8, label="in proportion to the last point")
-        panel.set(xscale="log", yscale="log", xlabel=label, ylabel="ms per step, best of the run")
+        panel.set(xscale="log", xlabel=label, ylabel="nanoseconds per parameter, median")
+        panel.set_ylim(bottom=0)
         panel.grid(color="#e2e8f0", linewidth=0.7)
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(fontsize=8, frameon=False)
