@@ -34,6 +34,7 @@ def read(spec: Spec, scalars: Sequence[str]) -> Optimizer:
     return Optimizer(
         name=spec.name,
         states={name: state.flag for name, state in spec.states.items()},
+        unsigned=frozenset(name for name, state in spec.states.items() if not state.signed),
         scalars=scalars,
         advance=declared(spec.advance),
         direction=declared(spec.direction),

@@ -48,7 +48,8 @@ def run_eight_bit(shapes: ShapeList, settings: Settings, show: Show) -> Iterator
     workload = Workload(shapes.shapes())
     for optimizer in OPTIMIZERS:
         show.stage(f"{shapes.title}: {TITLES[optimizer]} with states in 8 bits")
-        field, kept = [], []
+        field = []
+        kept: list[tuple[str, int | None]] = []
         for contestant, form in entrants(optimizer, settings):
             if contestant.package in settings.without:
                 show.missing(contestant.name, "left out by --without")
