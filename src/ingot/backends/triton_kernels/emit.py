@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
-from ingot.backends.triton_kernels.tile import KERNEL_NAMES, At, Tile, Types, indent, origin
+from ingot.backends.triton_kernels.tile import (
+    KERNEL_NAMES,
+    At,
+    Tile,
+    Types,
+    indent,
+    origin,
+    plain,
+    vectors,
+)
 from ingot.declare.formula import FINISHED, Formula
 from ingot.declare.sums import SUMS
 from ingot.declare.targets import Triton
@@ -224,16 +233,6 @@ def blocks(count: str, inner: Sequence[str]) -> Lines:
     yield "    i = begin + tl.arange(0, BLOCK)"
     yield f"    mask = i < {count}"
     yield from indent(inner)
-
-
-def vectors(name: str) -> str:
-    """Addresses of which the compiler may assume that vectors of them are aligned."""
-    return f"tl.multiple_of({name}_at + i, 16)"
-
-
-def plain(name: str) -> str:
-    """Addresses of which nothing is known."""
-    return f"{name}_at + i"
 
 
 def kernel(name: str, tile: Tile, tables: list[str], body: Lines) -> str:

@@ -137,6 +137,16 @@ class Tile:
         return f"{name}_key = tensor_key({place}, seed, {operand})"
 
 
+def vectors(name: str) -> str:
+    """Addresses of which the compiler may assume that vectors of them are aligned."""
+    return f"tl.multiple_of({name}_at + i, 16)"
+
+
+def plain(name: str) -> str:
+    """Addresses of which nothing is known."""
+    return f"{name}_at + i"
+
+
 def origin(declared: Declared) -> str:
     """A comment that says where a function was declared."""
     return f"# {declared.function.name}() of {declared.path.name}, line {declared.function.lineno}"
