@@ -12,13 +12,14 @@ an item: a piece of one long row, or a tile of short rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from ingot.backends.triton_kernels.tile import (
     KERNEL_NAMES,
     At,
     Tile,
     Types,
+    function,
     indent,
     origin,
     plain,
@@ -242,14 +243,3 @@ def kernel(name: str, tile: Tile, tables: list[str], body: Lines) -> str:
     constants = ["CHUNK: tl.constexpr", "BLOCK: tl.constexpr"]
     scale = "grad_scale = tl.load(grad_scale)"
     return function(name, [*tables, *rounding, "grad_scale", *scalars, *constants], [scale, *body])
-
-
-def function(name: str, arguments: Sequence[str], body: Iterable[str]) -> str:
-    """The text of a function, with lines of a bearable length."""
-    head, line = [f"def {name}("], "   "
-    for argument in arguments:
-        if len(line) + len(argument) > 96:
-            head.append(line)
-            line = "   "
-        line += f" {argument},"
-    return "\n".join([*head, line, "):", *indent([*body]), ""])

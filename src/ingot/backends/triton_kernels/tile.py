@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ingot.declare.formula import Formula
@@ -155,3 +155,14 @@ def origin(declared: Declared) -> str:
 def indent(lines: Sequence[str] | Iterator[str], by: int = 1) -> list[str]:
     """Lines of a block."""
     return ["    " * by + line if line else line for line in lines]
+
+
+def function(name: str, arguments: Sequence[str], body: Iterable[str]) -> str:
+    """The text of a function, with lines of a bearable length."""
+    head, line = [f"def {name}("], "   "
+    for argument in arguments:
+        if len(line) + len(argument) > 96:
+            head.append(line)
+            line = "   "
+        line += f" {argument},"
+    return "\n".join([*head, line, "):", *indent([*body]), ""])
