@@ -99,7 +99,9 @@ def compiled(kernel: build.Kernel, mix: str, arch: str) -> Code:
     known = {places[name]: value for name, value in constants.items() if name in places}
     source = ASTSource(fn=function, signature=signature, constexprs=known)
     made = triton.compile(
-        source, target=TARGETS[arch], options=build.options(TARGETS[arch].warp_size)
+        source,
+        target=TARGETS[arch],
+        options=build.options(TARGETS[arch].backend, TARGETS[arch].warp_size),
     )
     return (
         amd_code(made.asm["amdgcn"]) if arch.startswith("gfx") else cuda_code(made.asm["ptx"], arch)

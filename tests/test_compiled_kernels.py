@@ -18,6 +18,7 @@ KERNELS = [
     ("sgd", {"lr": 0.1, "momentum": 0.9, "nesterov": True}, "bfloat16", "gfx942"),
     ("adadelta", {"weight_decay": 0.1}, "float32", "sm_80"),
     ("lamb", {"weight_decay": 0.1}, "float32", "sm_80"),
+    ("lamb", {}, "bfloat16", "sm_90"),
     ("adamp", {"nesterov": True}, "bfloat16, stochastic", "sm_90"),
     ("adamp", {}, "float32", "gfx942"),
 ]
@@ -44,6 +45,6 @@ def test_a_fused_product_would_be_seen() -> None:
 
     (kernel,) = kernels_of("adamw", {}, "float32").values()
     with pytest.MonkeyPatch.context() as patch:
-        fused = {**build.options(32), "enable_fp_fusion": True}
-        patch.setattr(build, "options", lambda warp: fused)
+        fused = {**build.options("cuda", 32), "enable_fp_fusion": True}
+        patch.setattr(build, "options", lambda *target: fused)
         assert compiled(kernel, "float32", "sm_80").fused > 0

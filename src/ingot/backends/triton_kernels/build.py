@@ -20,13 +20,15 @@ from ingot.declare.spec import Variant
 THREADS = 128  # of a program; see layout.BLOCKS
 
 
-def options(warp: int) -> dict[str, Any]:
-    """What the compiler is told, for warps of so many threads; 0 where there are none.
+def options(kind: str = "", warp: int = 0) -> dict[str, Any]:
+    """What the compiler is told for a kind of device ("cuda" or another) and its threads per warp.
 
     No product and sum may become one rounding: results would differ from those of other backends. The default of that
     differs between versions of Triton.
     """
-    return {"num_warps": THREADS // warp if warp else 4, "enable_fp_fusion": False}
+    told = {"num_warps": THREADS // warp if warp else 4, "enable_fp_fusion": False}
+    # Left to itself, ptxas spills two registers of a kernel of LAMB to make room for one more program.
+    return {**told, "maxnreg": 128} if kind == "cuda" else told
 
 
 @cache
@@ -36,8 +38,9 @@ def options_here() -> dict[str, Any]:
     from triton.runtime import driver
 
     if knobs.runtime.interpret:
-        return options(0)
-    return options(driver.active.get_current_target().warp_size)
+        return options()
+    target = driver.active.get_current_target()
+    return options(target.backend, target.warp_size)
 
 
 def texts(formula: Formula, types: Types, loaded: frozenset[str]) -> dict[str, str]:
