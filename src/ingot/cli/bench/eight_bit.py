@@ -66,7 +66,7 @@ def run_eight_bit(shapes: ShapeList, settings: Settings, show: Show) -> Iterator
         rows = run_rounds(field, shapes, optimizer, PART, settings, show, seconds)
         for row, (form, size) in zip(rows, kept, strict=True):
             row.dtype, row.state_bytes = form, size
-        compare([row for row in rows if row.dtype == "8bit"], None)
+        compare([row for row in rows if row.dtype == "8bit"])
         show.result(rows)
         yield from rows
 

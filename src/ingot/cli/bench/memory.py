@@ -159,7 +159,7 @@ def run_memory(settings: Settings, show: Show, traces: list[Trace]) -> Iterator[
             runs.append((optimizer, name, way, iterate))
         seconds = settings.share(show.left)
         rows = run_rounds(field, SHAPES, name, PART, settings, show, seconds)
-        compare(rows, None)
+        compare(rows)
         released, normal = (trace(*run) for run in runs)
         traces += [normal, released]
         for row, each in zip(rows, (released, normal), strict=True):

@@ -16,16 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from ingot.cli.bench import floor, machine, peers, quiet
 from ingot.cli.bench.measure import Entry, Workload, race
 from ingot.cli.bench.peers import Contestant
-from ingot.cli.bench.records import (
-    CLIP_RATIO,
-    FLOOR,
-    LARGE,
-    PRECISION_RATIO,
-    RATIOS,
-    Row,
-    compare,
-    row_of,
-)
+from ingot.cli.bench.records import FLOOR, Row, compare, row_of
 from ingot.cli.bench.shapes import ShapeList
 from ingot.cli.bench.show import Show
 
@@ -109,8 +100,7 @@ def run_race(
             field.append((Contestant(FLOOR, "ingot"), entry))
         else:
             show.missing(FLOOR, reason)
-        target = RATIOS.get(optimizer, {}).get(shapes.key)
-        yield from run_field(field, shapes, optimizer, "race", target, settings, show)
+        yield from run_field(field, shapes, optimizer, "race", settings, show)
 
 
 def run_field(
@@ -118,13 +108,12 @@ def run_field(
     shapes: ShapeList,
     optimizer: str,
     part: str,
-    target: float | None,
     settings: Settings,
     show: Show,
 ) -> list[Row]:
     """One race and its rows, compared and shown."""
     rows = run_rounds(field, shapes, optimizer, part, settings, show, settings.share(show.left))
-    compare(rows, target)
+    compare(rows)
     show.result(rows)
     return rows
 
@@ -157,7 +146,6 @@ def run_precision(
     """bfloat16 parameters and gradients with float32 states, against float32 throughout."""
     full = Workload(shapes.shapes())
     half = Workload(shapes.shapes(), torch.bfloat16)
-    target = PRECISION_RATIO if shapes.key == LARGE else None
     for optimizer in optimizers:
         show.stage(f"{shapes.title}: {peers.TITLES[optimizer]} in bfloat16")
         own = peers.ours(optimizer, settings.backend)
@@ -168,7 +156,7 @@ def run_precision(
             entry = enter(who, workload, show)
             assert entry is not None
             field.append((who, entry))
-        found = run_field(field, shapes, optimizer, "precision", target, settings, show)
+        found = run_field(field, shapes, optimizer, "precision", settings, show)
         found[0].dtype = "bfloat16"
         yield from found
 
@@ -178,7 +166,6 @@ def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> Iterator[Row]
     workload = Workload(shapes.shapes())
     workload.keep_grads(SCALE)
     options = peers.OPTIONS["adamw"]
-    target = CLIP_RATIO if shapes.key == LARGE else None
     show.stage(f"{shapes.title}: unscale, clip and step")
     own = peers.ours("adamw", settings.backend, max_grad_norm=1.0)
     assert own.build is not None
@@ -196,7 +183,7 @@ def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> Iterator[Row]
         (one, Entry(one.name, ours_step, workload.refill)),
         (three, Entry(three.name, torch_step, workload.refill)),
     ]
-    yield from run_field(together, shapes, "adamw", "clip", target, settings, show)
+    yield from run_field(together, shapes, "adamw", "clip", settings, show)
 
     show.stage(f"{shapes.title}: clipping alone")
     fused: Any = our_optimizer
@@ -206,7 +193,7 @@ def run_clip(shapes: ShapeList, settings: Settings, show: Show) -> Iterator[Row]
         (mine, Entry(mine.name, lambda: fused.clip_grad_norm_fused_(1.0), workload.refill)),
         (theirs, Entry(theirs.name, clip, workload.refill)),
     ]
-    yield from run_field(alone, shapes, "clip_grad_norm_", "clip", None, settings, show)
+    yield from run_field(alone, shapes, "clip_grad_norm_", "clip", settings, show)
 
 
 def scaled(

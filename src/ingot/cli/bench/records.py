@@ -1,4 +1,4 @@
-"""What a benchmark writes down: rows, the ratios to reach, and the CSV file."""
+"""What a benchmark writes down: rows, how they compare, and the CSV file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,6 @@ from ingot.cli.bench.shapes import ShapeList
 
 FLOOR = "memory floor"
 SMALL_FLOOR = "floor"  # of small models: the math alone, or an iteration without a step
-
-# Best peer's time / ours, from a crude proof in C++ on a 2-core AVX-512 machine, 2 threads, float32.
-RATIOS: dict[str, dict[str, float]] = {
-    "adamw": {"bert-base": 1.05, "resnet-50": 1.05, "lora": 1.5, "small": 9},
-    "sgd": {"bert-base": 1.25, "resnet-50": 1.15, "lora": 1.5, "small": 6},
-    "lamb": {"bert-base": 4.5, "resnet-50": 3.2, "lora": 8, "small": 30},
-    "adamp": {"bert-base": 7.5, "resnet-50": 4.5, "lora": 7, "small": 35},
-    "bert_adam": {"bert-base": 6.5, "resnet-50": 5.5, "lora": 12, "small": 80},
-}
-FLOOR_SHARES = {("adamw", "bert-base"): 0.92}
-LARGE = "bert-base"  # what the following two are about
-CLIP_RATIO = 1.3
-PRECISION_RATIO = 1.0
 
 
 @dataclass
@@ -50,8 +37,6 @@ class Row:
     peer: str = ""  # ours only: the fastest other implementation
     peer_ratio: float | None = None  # ours only: its time / ours
     peer_ratio_median: float | None = None  # the same of the medians
-    target: float | None = None  # the ratio to reach
-    reached: bool | None = None
     peak_mb: float | None = None  # part memory: the most that is in use during an iteration
     grads_saved: float | None = None  # and by how much of the gradients' memory the peak is lower
     state_bytes: int | None = None  # of all states, where they are compared
@@ -79,7 +64,7 @@ def row_of(
     )
 
 
-def compare(rows: Sequence[Row], target: float | None) -> None:
+def compare(rows: Sequence[Row]) -> None:
     """Fills in the shares of the floor and our ratios, among rows of the same race."""
     floor = next((row for row in rows if row.contestant in (FLOOR, SMALL_FLOOR)), None)
     others = [row for row in rows if not row.ours and row is not floor]
@@ -92,8 +77,6 @@ def compare(rows: Sequence[Row], target: float | None) -> None:
             row.peer_ratio = peer.best_ms / row.best_ms
             # The fastest other by median need not be the fastest by its best step.
             row.peer_ratio_median = min(other.median_ms for other in others) / row.median_ms
-            row.target = target
-            row.reached = None if target is None else row.peer_ratio >= target
 
 
 def columns(circumstances: Mapping[str, str]) -> list[str]:

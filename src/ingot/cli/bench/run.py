@@ -113,8 +113,6 @@ def report(
         show.console.print()
         show.console.print(table)
     lines = [f"Not taking part: {name}: {reason}" for name, reason in show.notes.items()]
-    if any(row.target is not None for row in rows):
-        lines.append("target: a goal set before measuring, on another machine (docs/benchmarks.md)")
     lines += slower(rows)
     busy = max((row.others_cpu or 0.0 for row in rows), default=0.0)
     if busy > QUIET:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ingot.cli.bench.peers import TITLES
 from ingot.cli.bench.quiet import QUIET
-from ingot.cli.bench.records import FLOOR, FLOOR_SHARES, Row
+from ingot.cli.bench.records import FLOOR, Row
 from ingot.cli.bench.shapes import SHAPES
 
 
@@ -127,10 +127,6 @@ def race_table(optimizer: str, race: Sequence[Row]) -> Table:
     table.add_section()
     own = {row.shapes: row for row in rows if row.ours}
     table.add_row("best peer / ours", *(ratio(own.get(key)) for key in keys), style="bold")
-    table.add_row("target", *(target(own.get(key)) for key in keys))
-    for (name, key), share in FLOOR_SHARES.items():
-        if name == optimizer and key in own and own[key].floor_share is not None:
-            table.add_row("target share", *(f"{share}" if k == key else "" for k in keys))
     return table
 
 
@@ -159,23 +155,16 @@ def ratio(row: Row | None) -> str:
     return f"{row.peer_ratio:.2f} / {row.peer_ratio_median:.2f}"
 
 
-def target(row: Row | None) -> str:
-    """The ratio to reach and whether it was."""
-    if row is None or row.target is None:
-        return "-"
-    return f"{row.target:g} {'reached' if row.reached else 'missed'}"
-
-
 def rest_table(rows: Sequence[Row]) -> Table:
     """Precision and clipping: one line each."""
     table = Table(title="Other comparisons: ms per step, best / median", title_justify="left")
-    for heading in ("", "ours", "compared with", "", "ratio", "target"):
-        table.add_column(heading, justify="right" if heading in ("ratio", "target") else "left")
+    for heading in ("", "ours", "compared with", "", "ratio"):
+        table.add_column(heading, justify="right" if heading == "ratio" else "left")
     for row in rows:
         if not row.ours:
             continue
         group = [r for r in rows if (r.part, r.optimizer) == (row.part, row.optimizer)]
         other = next(r for r in group if r.contestant == row.peer)
         title = f"{SHAPES[row.shapes].title} {TITLES.get(row.optimizer, '')} {row.contestant}"
-        table.add_row(title, times(row), other.contestant, times(other), ratio(row), target(row))
+        table.add_row(title, times(row), other.contestant, times(other), ratio(row))
     return table

@@ -69,7 +69,7 @@ def run_model(
         for part, field_of in ((STEP, field_of_steps), (ITERATION, field_of_iterations)):
             field = field_of(model, optimizer, settings, show)
             rows = run_rounds(field, shapes, optimizer, part, settings, show, seconds, BURST)
-            compare(rows, None)
+            compare(rows)
             show.brief(rows)
             yield from rows
             del field  # the states of everybody, before the next ones are made
