@@ -56,7 +56,8 @@ def test_a_flag_switched_on_later_counts(case: Case, backend: str) -> None:
         optimizer.param_groups[0][flag] = type(value)(0)
         train(optimizer, params, 2, first=5)
         runs.append(tensors_of(optimizer))
-    assert_same(runs[1], runs[0], rtol=1e-6, atol=1e-7)
+    # The buffer of RMSprop adds up seven updates of size 1; `lists` rounds their terms in another order.
+    assert_same(runs[1], runs[0], rtol=1e-6, atol=2e-6 if backend == "lists" else 1e-7)
     names = {"momentum": "momentum_buffer", "amsgrad": "max_exp_avg_sq"}
     if flag in names:
         assert any(name.startswith(names[flag]) for name in runs[1])

@@ -217,7 +217,7 @@ def test_an_interrupted_step_leaves_no_scale_behind(monkeypatch: pytest.MonkeyPa
     give_grads(params, 0)
     scale_grads(scaler, params)
 
-    def interrupt(chosen: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(optimizer, "_plan", interrupt)

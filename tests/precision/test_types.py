@@ -83,7 +83,11 @@ def check_step(
     for param, wide, before in pairs:
         exact, slots = wide.detach(), optimizer.state[param]
         own = 4 * torch.finfo(wide.dtype).eps  # sums of two-pass optimizers, the root
-        margin = own * (exact.abs() + before.abs()) + moved * (exact - before).abs().max() + 1e-37
+        lists = (
+            2 * own if optimizer.backend == "lists" else 0.0
+        )  # last bits of the states, see below
+        step = (exact - before).abs().max()
+        margin = own * (exact.abs() + before.abs()) + (moved + lists) * step + 1e-37
         if "master_param" in slots:
             stored = slots["master_param"]
             assert stored.dtype is SINGLE
@@ -96,7 +100,14 @@ def check_step(
         for name in optimizer.spec.states.keys() & slots.keys():
             assert slots[name].dtype is state
             rounded = twin.state[wide][name].to(state)
-            torch.testing.assert_close(slots[name], rounded, rtol=own, atol=0)
+            rtol, atol = own, 0.0
+            if optimizer.backend == "lists":
+                # m + w * (g - m) instead of b * m + w * g: an error of the larger term stays where they cancel, and
+                # a 16-bit state may be rounded to the other neighbour.
+                info = torch.finfo(state)
+                rtol = max(own, info.eps)
+                atol = rtol * info.tiny + 4 * own * float(rounded.double().abs().max())
+            torch.testing.assert_close(slots[name], rounded, rtol=rtol, atol=atol)
 
 
 @each_case
