@@ -33,7 +33,7 @@ def main() -> None:
     """Reads the results and writes the picture."""
     with (HERE / "results" / "bench.csv").open(newline="") as file:
         race = [row for row in csv.DictReader(file) if row["part"] == "race"]
-    figure, panel = pyplot.subplots(figsize=(8.2, 3.1), layout="constrained")
+    figure, panel = pyplot.subplots(figsize=(7.0, 3.1), layout="constrained")
     for place, (_, optimizer, shapes) in enumerate(reversed(LINES)):
         rows = [row for row in race if (row["optimizer"], row["shapes"]) == (optimizer, shapes)]
         ours = next(row for row in rows if row["ours"] == "True")
@@ -45,7 +45,7 @@ def main() -> None:
         panel.text(ratio, place, text, va="center", fontsize=8.5)
     panel.axvline(1.0, color="#0f172a", linewidth=1.2)
     panel.set_yticks(range(len(LINES)), [title for title, *_ in reversed(LINES)], fontsize=9)
-    panel.set_xlim(0, 50)
+    panel.set_xlim(0, 66)
     panel.set_title("One step on a CPU: how many times as fast as the best other one", fontsize=11)
     circumstances = f"median of the run; {race[0]['cpu']}, {race[0]['threads']} threads"
     panel.set_xlabel(

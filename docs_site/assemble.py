@@ -82,6 +82,11 @@ def with_english_anchors(chinese: str, english: str) -> str:
     return chinese
 
 
+def join_chinese(text: str) -> str:
+    """Join the lines of Chinese sentences: a browser would show the end of a line as a space."""
+    return re.sub(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u4e00-\u9fff])", "", text)
+
+
 def headings(text: str) -> list[str]:
     """The headings of a page, in order; comments in code look like them."""
     return re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
@@ -105,7 +110,7 @@ def lay_out(folder: Path, chinese: bool) -> list[str]:
         translation = source.with_suffix(".zh-CN.md")
         text = read(source)
         if chinese and translation.exists():
-            text = with_english_anchors(read(translation), text)
+            text = with_english_anchors(join_chinese(read(translation)), text)
         elif chinese:
             text = re.sub(r"\A(# .*\n)", rf"\1\n{NOT_TRANSLATED}\n", text)
         text = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", text)

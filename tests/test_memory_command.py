@@ -114,7 +114,8 @@ def test_the_table_of_states_in_the_documentation() -> None:
 
 
 def test_the_command_in_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
-    command, shown = PAGE.split("```console\n$ ingot memory ")[1].split("\n", 1)
+    block = PAGE.split("```console\n$ ingot memory ")[1].replace("\\\n", "")
+    command, shown = block.split("\n", 1)
     assert run(capsys, *command.split()).strip() == shown.split("```")[0].strip()
 
 
