@@ -105,6 +105,12 @@ def test_an_example_that_needs_a_package_runs(page: Path, block: Block, tmp_path
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_docstrings(name: str) -> None:
+    if (
+        name == "ingot.npusim"
+    ):  # torch takes no new device once a backward pass has run in the process
+        program = f"import doctest, {name}; assert not doctest.testmod({name}).failed"
+        subprocess.run([sys.executable, "-c", program], check=True)
+        return
     result = doctest.testmod(import_module(name))
     assert result.failed == 0
 

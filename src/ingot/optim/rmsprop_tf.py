@@ -60,7 +60,8 @@ class NpuFusedRMSpropTF(FusedOptimizer):
         decoupled_decay: shrink the parameter by ``weight_decay``, without lr, instead (default False).
         lr_in_momentum: keep lr in the buffer, as TensorFlow does (default True).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``; after ``import ingot``, ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; after ``import ingot``,
+            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
 
     Example:
         >>> import torch
