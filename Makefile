@@ -31,7 +31,7 @@ headline = @printf '\n== %s\n' "$(1)"
 .PHONY: help demo test bench docs docs-site lint asan tsan kernels big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
 
 help:
-	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (20 seconds; the first time 2 to 5 minutes)'
+	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (half a minute; the first time 2 to 5 minutes)'
 	@echo 'make test        lint, format, types, the test suite, the documentation examples'
 	@echo 'make bench       time the optimizers against other implementations (up to 20 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
