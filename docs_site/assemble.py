@@ -50,6 +50,7 @@ NAVIGATION = [
         ("Architecture", "架构", "docs/architecture.md"),
         ("How a step works", "一步更新如何进行", "docs/how_a_step_works.md"),
         ("The native core", "原生内核", "docs/native_core.md"),
+        ("Compiled kernels", "编译后的内核", "docs/kernels.md"),
         ("Adding an optimizer", "添加优化器", "docs/adding_an_optimizer.md"),
         ("Adding a backend", "添加后端", "docs/adding_a_backend.md"),
         ("Contributing", "参与贡献", "CONTRIBUTING.md"),
@@ -84,7 +85,8 @@ def with_english_anchors(chinese: str, english: str) -> str:
 
 def join_chinese(text: str) -> str:
     """Join the lines of Chinese sentences: a browser would show the end of a line as a space."""
-    return re.sub(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u4e00-\u9fff])", "", text)
+    line = r"^(?!#)(.*[\u3000-\u9fff\uff00-\uffef])\n(?=[\u4e00-\u9fff])"  # no heading
+    return re.sub(line, r"\1", text, flags=re.MULTILINE)
 
 
 def headings(text: str) -> list[str]:
