@@ -24,7 +24,8 @@ def text_of(kind: type[FusedOptimizer], exact: bool = False, **options: Any) -> 
     optimizer = kind([torch.ones(2, requires_grad=True)], **options)
     group = optimizer.param_groups[0]
     variant = kind.spec.variant(group)
-    known = facts(kind.spec.numbers(group, 2), complements(variant))
+    numbers = kind.spec.numbers(group, 2, torch.device("cpu"), torch.float32)
+    known = facts(numbers, complements(variant))
     results = (*variant.states, "update" if variant.two_pass else "param")
     return program(variant, Purpose(results, True, exact, False, *known)).text
 

@@ -235,6 +235,8 @@ def test_change_between_steps_is_seen(name, change, backend):
     expected, reference = run(BUILDS[name], change, "reference")
     for param, want in zip(params, expected, strict=True):
         tolerance = {"rtol": 0.01, "atol": 1e-3} if param.dtype is torch.bfloat16 else {}
+        if param.dtype is torch.float64:  # the steps before the change were float32's
+            tolerance = {"rtol": 1.3e-6, "atol": 1e-5}
         torch.testing.assert_close(param, want, **tolerance)
         for key, value in reference.state.get(want, {}).items():
             torch.testing.assert_close(optimizer.state[param][key], value, rtol=1e-5, atol=1e-6)

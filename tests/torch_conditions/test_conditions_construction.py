@@ -129,11 +129,12 @@ def test_named_parameters(info: OptimizerInfo) -> None:
 
 @each_info
 def test_printing(info: OptimizerInfo) -> None:
-    """Every option of every group is in the text."""
+    """Every option of every group is in the text, after the backend and the type of the states."""
     for given in info.optim_inputs_func():
         optimizer = info.optim_cls([Parameter(torch.ones(2))], **deepcopy(given.kwargs))
         text = repr(optimizer)
-        assert text.startswith(f"{info.name} (\nParameter Group 0\n")
+        head = f"{info.name} (\nBackend: native (chosen for cpu)\nStates: float32\n"
+        assert text.startswith(f"{head}Parameter Group 0\n")
         for name, value in optimizer.param_groups[0].items():
             assert name == "params" or f"    {name}: {value}\n" in text
 

@@ -8,6 +8,7 @@ tensors, every sum has one writer, and nothing is kept between steps but the pla
 
 from __future__ import annotations
 
+import weakref
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,8 @@ class Work:
     """One bucket in one step: its rounds and programs."""
 
     def __init__(self, bucket: Bucket) -> None:
-        self.bucket = bucket
+        # The bucket holds this object: a reference back would be a cycle, which keeps its tensors after the step.
+        self._bucket = weakref.ref(bucket)
         self.dtype = math_dtype(bucket.params[0].dtype)
         self.facts = facts(bucket.scalars, complements(bucket.variant))
         self.exact = bucket.rounding is not None or any(form.block > 1 for form in bucket.formats)
@@ -111,6 +113,13 @@ class Work:
         if bucket.rounding is not None:
             assert bucket.rounding.keys
 
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket, which is alive as long as anything is asked of it."""
+        bucket = self._bucket()
+        assert bucket is not None
+        return bucket
+
     @cached_property
     def sums(self) -> Tensor:
         """Room for the sums of all rows, in the order of the bucket."""
@@ -125,9 +134,20 @@ class Work:
             return bucket.variant.two_pass or not all(form.unrounded for form in bucket.formats)
         return any(tensors[0].dtype is not self.dtype for tensors in bucket.states)
 
+    def _in_place(self) -> bool:
+        """Whether every operand is stored in the type of the math, so that none but the gradients is copied."""
+        bucket = self.bucket
+        if bucket.masters is not None or any(
+            not isinstance(f, FloatFormat) for f in bucket.formats
+        ):
+            return False
+        lists = (bucket.params, bucket.grads, *bucket.states)
+        return all(tensors[0].dtype is self.dtype for tensors in lists)
+
     def reserve(self) -> None:
         """See that there is room for the temporaries of a round."""
-        count = self.largest.temporaries + COPIES + len(self.bucket.formats)
+        count = self.largest.temporaries + 1  # the gradients, scaled
+        count += 0 if self._in_place() else COPIES + len(self.bucket.formats)
         count += MATRICES if self.bucket.variant.two_pass else 0
         count += BITS if self.bucket.rounding is not None else 0
         count += BLOCKS if any(form.block > 1 for form in self.bucket.formats) else 0
