@@ -230,6 +230,6 @@ def test_peak_memory(info: OptimizerInfo, backend: str) -> None:
     size = sum(param.nbytes for param in params)
     held = len([v for v in optimizer.state[params[0]].values() if isinstance(v, Tensor)])
     two_pass = info.optim_cls.spec.finish is not None  # updates in one piece beside the buffers
-    allowed = {"native": 0.01, "reference": 0.6}.get(backend, held + 4.1 + two_pass)
+    allowed = {"native": 0.01, "reference": 0.6}.get(backend, held + 4.2 + two_pass)
     assert peak_of(lambda: torch.ones(64, 128)) >= params[0].nbytes  # the measure works
     assert peak_of(optimizer.step) <= allowed * size
