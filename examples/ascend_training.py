@@ -22,6 +22,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "NpuFusedLamb": {"lr": 0.02, "eps": 1e-5, "weight_decay": 0.01},
     "NpuFusedAdamP": {"lr": 5e-3, "weight_decay": 0.05},
     "NpuFusedBertAdam": {"lr": 0.01, "warmup": 0.05, "t_total": 100, "max_grad_norm": -1},
+    "NpuFusedAdam": {"lr": 5e-3, "weight_decay": 1e-3},
+    "NpuFusedAdadelta": {"lr": 3.0},
+    "NpuFusedRMSprop": {"lr": 2e-3, "momentum": 0.5},
+    "NpuFusedRMSpropTF": {"lr": 5e-3, "alpha": 0.9, "eps": 1e-3},
 }
 
 

@@ -197,7 +197,7 @@ REFUSALS: dict[str, Any] = {
     "grow storage": (
         lambda: torch.ones(1, device="npu").untyped_storage().resize_(64),
         NotImplementedError,
-        "PrivateUse1",
+        "cannot let a storage grow",
     ),
     "change device": (
         lambda: setattr(torch.ones(1), "data", torch.ones(1, device="npu")),

@@ -123,7 +123,7 @@ def test_a_model_that_moves_between_steps(case: Case) -> None:
     assert_same_numbers(npu, cpu)
 
 
-def test_flat_is_what_an_npu_gets() -> None:
+def test_lists_is_what_an_npu_gets() -> None:
     assert backends.choose_for("npu")[0] == "lists"
 
 
@@ -158,17 +158,24 @@ def test_operators_per_step_do_not_grow(case: Case, options: Options) -> None:
                 param.grad = torch.full_like(param, 0.1 * (number + 1))
             with WatchOperators() as counter:
                 optimizer.step()
+        for view in (
+            "aten.view.default",
+            "aten.slice.Tensor",
+        ):  # nothing runs on the device for them
+            del counter.counts[view]
         counts.append(counter.counts)
     assert counts[0] == counts[1]
     assert 0 < counts[0].total() < 200
 
 
-# What a step may ask of a real NPU: operators that any training uses, and a few of foreach.
+# What a step may ask of a real NPU: operators that any training uses, and those of foreach.
 ORDINARY = frozenset(
     """
-    _foreach_copy_ _foreach_mul_ _foreach_norm _local_scalar_dense _to_copy abs add alias clamp copy_
-    detach div empty eq fill_ gt index_add_ index_select le lt maximum mul mul_ pow reciprocal
-    scalar_tensor select slice split_with_sizes sqrt stack sub sub_ sum unbind view where zero_ zeros
+    _foreach_add _foreach_add_ _foreach_addcdiv_ _foreach_addcmul _foreach_addcmul_ _foreach_copy_
+    _foreach_div _foreach_div_ _foreach_lerp _foreach_lerp_ _foreach_maximum_ _foreach_mul
+    _foreach_mul_ _foreach_norm _foreach_sqrt _foreach_sqrt_ _foreach_sub_ _to_copy abs add alias
+    clamp copy_ div empty empty_like eq fill_ gt index_select linalg_vector_norm lt mul mul_ pow pow_
+    reciprocal scalar_tensor select slice sqrt stack sub_ sum unbind unsqueeze view where zeros
     zeros_like
     """.split()  # noqa: SIM905
 )
@@ -188,6 +195,6 @@ def test_a_real_npu_is_asked_for_nothing_special(
         with watch:
             optimizer.step()
             optimizer.clip_grad_norm_fused_(0.5)
-    assert {"_foreach_copy_", "mul"} <= watch.on_npu
+    assert {"_foreach_mul_", "mul"} <= watch.on_npu
     assert watch.on_npu - ORDINARY == set()
     assert torch.float64 not in watch.dtypes  # slow or missing there
