@@ -93,7 +93,7 @@ lint: $(package_stamp)
 
 asan: $(package_stamp)
 	$(call headline,Native core under the sanitizers)
-	PATH="$(CURDIR)/$(bin):$$PATH" OMP_NUM_THREADS=2 $(bin)/python tests/native/sanitize.py
+	PATH="$(CURDIR)/$(bin):$$PATH" OMP_NUM_THREADS=2 $(bin)/python tests/native/sanitize.py $(ASAN_ARGS)
 
 tsan: $(package_stamp)
 	$(call headline,Native core under ThreadSanitizer)

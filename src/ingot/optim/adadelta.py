@@ -78,8 +78,7 @@ class NpuFusedAdadelta(FusedOptimizer):
         eps: added to the averages before their roots are taken (default 1e-6).
         weight_decay: L2 penalty (default 0).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

@@ -88,8 +88,7 @@ class NpuFusedAdam(FusedOptimizer):
         weight_decay: L2 penalty (default 0).
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch
@@ -117,5 +116,4 @@ class NpuFusedAdam(FusedOptimizer):
         **common: Unpack[Common],
     ) -> None:
         defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
-        # As in torch.optim: it tells a checkpoint of Adam from one of AdamW.
         super().__init__(params, defaults, **common)

@@ -119,8 +119,7 @@ class NpuFusedAdamP(FusedOptimizer):
         nesterov: Nesterov momentum (default False).
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

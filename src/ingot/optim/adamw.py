@@ -78,8 +78,7 @@ class NpuFusedAdamW(FusedOptimizer):
         weight_decay: decoupled weight decay (default 1e-2).
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

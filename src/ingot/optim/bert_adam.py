@@ -123,8 +123,7 @@ class NpuFusedBertAdam(FusedOptimizer):
         amsgrad: use the maximum of ``exp_avg_sq`` (default False).
         clip_scope: 'group' (one norm per parameter group and dtype) or 'global' (one for everything).
         **common: ``maximize``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

@@ -110,8 +110,7 @@ class NpuFusedLamb(FusedOptimizer):
         bias_correction: correct the averages for their start at zero, as the paper does (default False).
         max_weight_norm: upper limit of the weight norm, None for no limit (default 10).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

@@ -51,8 +51,7 @@ class NpuFusedRMSprop(FusedOptimizer):
         momentum: decay rate of the buffer (default 0: no buffer).
         centered: divide by the standard deviation of the gradient (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

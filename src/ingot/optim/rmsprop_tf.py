@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 
 def scalars(group: Group, step: int) -> Scalars:
-    """The same in every step.
-
-    Differs from torch_npu: with lr=0 nothing decays. torch.distributed.checkpoint makes states to load into by a step
-    with lr=0, after it has loaded the parameters.
-    """
+    """The same in every step."""
+    # Differs from torch_npu: with lr=0 nothing decays. torch.distributed.checkpoint makes states by such a step.
     lr, decay = learning_rate(group), group["weight_decay"]
     in_buffer = group["momentum"] and group["lr_in_momentum"]
     return Scalars(
@@ -60,8 +57,7 @@ class NpuFusedRMSpropTF(FusedOptimizer):
         decoupled_decay: shrink the parameter by ``weight_decay``, without lr, instead (default False).
         lr_in_momentum: keep lr in the buffer, as TensorFlow does (default True).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch

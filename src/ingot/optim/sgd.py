@@ -85,8 +85,7 @@ class NpuFusedSGD(FusedOptimizer):
         weight_decay: L2 penalty (default 0).
         nesterov: Nesterov momentum; needs momentum > 0 and dampening 0 (default False).
         **common: ``maximize``, ``max_grad_norm``, ``backend``, ``state_dtype``, ``master_weights``, ``rounding``,
-            ``rounding_seed``, ``offload``; after ``import ingot``,
-            ``help(ingot.optimizer.FusedOptimizer)`` explains them.
+            ``rounding_seed``, ``offload``; see ``help(ingot.optimizer.FusedOptimizer)`` after ``import ingot``.
 
     Example:
         >>> import torch
