@@ -207,7 +207,7 @@ def test_keys_for_some_operands_only() -> None:
     number, _ = core.variants()["adamw"]
     tensors = bucket.params, bucket.grads, bucket.states
     assert (
-        core.prepare(number, *tensors, None, [[1], [], []], 0)
+        core.prepare(number, *tensors, None, [[1], [], []], 0, False)
         == "not one key per tensor and operand"
     )
 

@@ -44,6 +44,9 @@ _COLLECTIVES = (
     "scatter",
 )
 _POINT_TO_POINT = ("send", "recv", "recv_anysource")
+# Every group of gloo lives until the process ends. A finished operation may hold the last reference, in a thread of
+# gloo's own; the group would then wait there for that same thread: "Resource deadlock avoided", or for ever.
+_GROUPS: list[Any] = []
 
 
 class SimulatedHccl(dist.ProcessGroup):
@@ -54,6 +57,7 @@ class SimulatedHccl(dist.ProcessGroup):
         gloo = dist.ProcessGroupGloo(
             options.store, options.group_rank, options.group_size, timeout=options.timeout
         )
+        _GROUPS.append(gloo)
         host = torch.device("cpu")
         self._inner = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
         self._inner._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
