@@ -10,7 +10,7 @@ namespace {
 // that are not float32 in one piece pass through the stage.
 void step_blocks(Stage& stage, const Table& table, const Kernels& kernels, const StepScalars& scalars, Span& span) {
   const Tensor& tensor = table.tensors[span.tensor];
-  const Math::Advance step = kernels.mixes != nullptr ? kernels.mixes[table.variant].step_blocks : nullptr;
+  const Math::Advance step = kernels.sweep_mixes != nullptr ? kernels.sweep_mixes[table.variant].step_blocks : nullptr;
   if (step == nullptr || !table.keys[0].empty()) return;
   const bool in_place =
       tensor.views < 0 && !table.masters && tensor.dtype[kParam] == DType::float32 && tensor.dtype[kGrad] == DType::float32;
@@ -33,8 +33,8 @@ void step_elements(Stage& stage, const Table& table, const Kernels& kernels, con
   const Tensor& tensor = table.tensors[span.tensor];
   const Variant& variant = kernels.variants[table.variant];
   const Math& math = variant.math(tensor.wide);
-  if (const MixedMath* mixed = mixed_math(table, tensor, kernels)) {
-    mixed->step(stored_block(tensor, span.begin), span.count / kLanes * kLanes, scalars);
+  if (tensor.mix >= 0 && kernels.sweep_mixes != nullptr) {
+    kernels.sweep_mixes[table.variant].step[tensor.mix](stored_block(tensor, span.begin), span.count / kLanes * kLanes, scalars);
     span.begin += span.count / kLanes * kLanes;  // the rest is staged
     span.count %= kLanes;
   }

@@ -14,13 +14,6 @@ float* scales_of(const Tensor& tensor, int state) { return static_cast<float*>(t
 
 }  // namespace
 
-const MixedMath* mixed_math(const Table& table, const Tensor& tensor, const Kernels& kernels) {
-  if (tensor.mix < 0 || kernels.mixes == nullptr) return nullptr;
-  const MixedMath* math = &kernels.mixes[table.variant].math[tensor.mix];
-  const bool fits = math->step != nullptr || (math->apply != nullptr && tensor.length % kLanes == 0);
-  return fits ? math : nullptr;
-}
-
 Block stored_block(const Tensor& tensor, int64_t begin) {
   Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}, nullptr, {}};
   for (int k = 0; k < kMaxStates; ++k) {

@@ -21,9 +21,6 @@ struct Span {
   int64_t count;  // at most kTile, unless the tensor is direct
 };
 
-// The loops that take the operands as they are stored; null if they have to be staged, or are direct.
-const MixedMath* mixed_math(const Table& table, const Tensor& tensor, const Kernels& kernels);
-
 // The operands where they lie, whatever their type.
 Block stored_block(const Tensor& tensor, int64_t begin);
 

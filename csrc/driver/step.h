@@ -114,6 +114,7 @@ class TwoPass {
 
   const Tensor& tensor(int64_t index) const { return table_.tensors[index]; }
   const Math& math(int64_t index) const { return variant_.math(tensor(index).wide); }
+  const TwoPassMix* mixed_math(int64_t index) const;
 
   const Table& table_;
   const Kernels& kernels_;

@@ -79,6 +79,14 @@ Block TwoPass::in_place(const Part& batch, float* updates) const {
   return block;
 }
 
+// The loops that take the operands as they are stored; null if they have to be staged, or are direct.
+const TwoPassMix* TwoPass::mixed_math(int64_t index) const {
+  const Tensor& t = tensor(index);
+  if (t.mix < 0 || t.length % kLanes != 0 || kernels_.two_pass_mixes == nullptr) return nullptr;
+  const TwoPassMix* mixed = &kernels_.two_pass_mixes[table_.variant].math[t.mix];
+  return mixed->apply != nullptr ? mixed : nullptr;
+}
+
 void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const {
   const Math& m = math(batch.tensor);
   clear(sums, batch.rows);
@@ -86,7 +94,7 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, fl
     m.advance_sum_keep(in_place(batch, updates), batch.rows, batch.columns, scalars_, sums);
     return;
   }
-  if (const MixedMath* mixed = mixed_math(table_, tensor(batch.tensor), kernels_)) {
+  if (const TwoPassMix* mixed = mixed_math(batch.tensor)) {
     mixed->advance_and_sum(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, sums);
     return;
   }
@@ -136,7 +144,7 @@ void TwoPass::apply(Stage& stage, const Part& batch, const double* keep, const d
     kernels_.apply_kept(in_place(batch, updates), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }
-  if (const MixedMath* mixed = mixed_math(table_, tensor(batch.tensor), kernels_)) {
+  if (const TwoPassMix* mixed = mixed_math(batch.tensor)) {
     mixed->apply(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }

@@ -1,5 +1,5 @@
 // Loops over elements that no optimizer owns, compiled once per instruction set: INGOT_TABLE names the table this compilation
-// fills, INGOT_VARIANTS_FROM and INGOT_MIXES_FROM the loops of optimizers (variants.cpp, mixes.cpp) that go with it.
+// fills; the other names say which loops of optimizers (variants.cpp, mixes.cpp, two_pass_mixes.cpp) go with it.
 #include "kernels.h"
 
 #include <cstddef>
@@ -39,7 +39,8 @@ void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScal
 constexpr Kernels INGOT_TABLE = {
     INGOT_TABLE_NAME,
     INGOT_VARIANTS_FROM,
-    INGOT_MIXES_FROM,
+    INGOT_SWEEP_MIXES_FROM,
+    INGOT_TWO_PASS_MIXES_FROM,
     {{load<float, float>, load<float, bfloat16>, load<float, float16>, load<float, double>},
      {load<double, float>, load<double, bfloat16>, load<double, float16>, load<double, double>}},
     {{store<float, float>, store<float, bfloat16>, store<float, float16>, nullptr},

@@ -33,7 +33,7 @@ struct Block {
   const void* grad;
   void* state[kMaxStates];
   void* update;               // room for updates between two passes; only Math::advance_sum_keep and apply_kept look at it
-  float* scales[kMaxStates];  // of states in blocks, whose codes are in `state`; only Mixes::step_blocks looks at them
+  float* scales[kMaxStates];  // of states in blocks, whose codes are in `state`; only SweepMixes::step_blocks looks at them
 };
 
 // What is the same for all elements of a step. The fields of Scalars are all of one type, so an array holds them.
@@ -85,19 +85,22 @@ struct Math {
   X(3, float32, float32, float16)    \
   X(4, float32, float16, float32)
 
+#define COUNT_MIX(NUMBER, P, G, S) +1
+constexpr int kMixes = INGOT_MIXES(COUNT_MIX);
+#undef COUNT_MIX
+
 // Counts and lengths of rows must be multiples of kLanes; null where a mix has no loops of the kind.
-struct MixedMath {
-  Math::Advance step;
+struct SweepMixes {
+  Math::Advance step[kMixes];
+  Math::Advance step_blocks;  // float32 parameters and gradients, states as codes, whole blocks
+};
+struct TwoPassMix {
   Math::SumRows advance_and_sum;
   Math::Apply apply;
 };
-
-#define COUNT_MIX(NUMBER, P, G, S) +1
-struct Mixes {
-  MixedMath math[INGOT_MIXES(COUNT_MIX)];
-  Math::Advance step_blocks;  // elementwise optimizers: float32 parameters and gradients, states as codes, whole blocks
+struct TwoPassMixes {
+  TwoPassMix math[kMixes];
 };
-#undef COUNT_MIX
 
 extern const int kVariantCount;
 extern const Math kWideMath[];  // the loops in double, by the number of the variant
@@ -141,7 +144,8 @@ struct Codec {
 struct Kernels {
   const char* name;
   const Variant* variants;
-  const Mixes* mixes;  // by the number of the variant; null if none were compiled
+  const SweepMixes* sweep_mixes;  // by the number of the variant, like the next; null if none were compiled
+  const TwoPassMixes* two_pass_mixes;
   // Between storage and the type of the math, [float, double][DType]; null where no optimizer needs it.
   void (*load[2][kDTypes])(const void* stored, void* values, int64_t count);
   void (*store[2][kDTypes])(const void* values, void* stored, int64_t count);
@@ -159,9 +163,11 @@ struct Kernels {
 // Defined as constexpr: code that fills a table would run when the module is loaded, on machines that lack its instructions.
 extern const Variant kBaselineVariants[];
 extern const Variant kAvx2Variants[];
-extern const Mixes kBaselineMixes[];
-extern const Mixes kAvx2Mixes[];
-extern const Mixes kAvx512Mixes[];
+extern const SweepMixes kBaselineSweepMixes[];
+extern const SweepMixes kAvx2SweepMixes[];
+extern const SweepMixes kAvx512SweepMixes[];
+extern const TwoPassMixes kBaselineTwoPassMixes[];
+extern const TwoPassMixes kAvx2TwoPassMixes[];
 extern const Kernels kBaseline;
 extern const Kernels kAvx2;
 extern const Kernels kAvx512;

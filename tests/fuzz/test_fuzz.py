@@ -133,7 +133,7 @@ MUTATIONS |= {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_wrong_formula_is_noticed(name: str) -> None:
     kind, mutate = MUTATIONS[name]
-    found = failing(range(60), mutate(FORMULAS[kind]), kind=kind)
+    found = failing(range(200), mutate(FORMULAS[kind]), kind=kind)
     assert found is not None and found.kind == "Difference"
 
 
