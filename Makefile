@@ -28,11 +28,12 @@ package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc s
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test bench docs docs-site lint asan tsan kernels big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
+.PHONY: help demo test test-every bench docs docs-site lint asan tsan kernels big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (half a minute; the first time 2 to 5 minutes)'
 	@echo 'make test        lint, format, types, the test suite, the documentation examples'
+	@echo 'make test-every  the same with every combination of parameters, where `make test` runs every two of them (about an hour)'
 	@echo 'make bench       time the optimizers against other implementations (up to 20 minutes)'
 	@echo 'make docs        run the examples in README.md, docs/ and the docstrings; check the links'
 	@echo 'make docs-site   build the documentation site into out/site: search, English and Chinese, readable without a network'
@@ -63,6 +64,9 @@ test: lint
 	$(call headline,Documentation examples)
 	OMP_NUM_THREADS=1 $(bin)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
 	$(call headline,All passed)
+
+test-every:
+	@$(MAKE) --no-print-directory test PYTEST_ARGS="$(PYTEST_ARGS) --every"
 
 # The peers live in an environment of their own: what they drag in must not reach the tests.
 bench:

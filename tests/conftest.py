@@ -12,9 +12,21 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A known defect is expected to fail, and must leave its table when it is mended."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--every`: all combinations of parameters, instead of those that thinning.py chooses."""
+    parser.addoption("--every", action="store_true", help="run every combination of parameters")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Thin out combinations, and expect a known defect to fail until it leaves its table."""
     from known_defects import FAILING
+    from thinning import chosen
+
+    # A test that is asked for by the name of its combination is run.
+    if not config.getoption("--every") and not any("[" in argument for argument in config.args):
+        kept = chosen(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
 
     for item in items:
         for pattern, reason in FAILING.items():

@@ -13,22 +13,10 @@ import torch
 from cases import BACKENDS, CASES
 from training import picture, tensors_of, with_state
 
-MEGABYTE = 1 << 20
-SHAPES = [(1 << 19,), (700, 700), (40, 30), (5,)]  # two tensors of about 2 MB each
-ROOM = [
-    0,
-    2,
-    4,
-    6,
-    10,
-    14,
-    20,
-    28,
-    40,
-    60,
-    120,
-    160,
-]  # megabytes a step may take beside what is there
+UNIT = 1 << 18
+SHAPES = [(1 << 17,), (350, 350), (40, 30), (5,)]  # two tensors of about half a megabyte each
+# How many units a step may take beside what is there.
+ROOM = [0, 2, 4, 6, 10, 14, 20, 28, 40, 60, 120, 160]
 
 
 def used() -> int:
@@ -46,10 +34,10 @@ def make(case, backend, **options):
 
 
 def step_within(optimizer, room: int) -> bool:
-    """Whether a step succeeds that may take ``room`` megabytes more; a failure must change nothing."""
+    """Whether a step succeeds that may take ``room`` units of memory more; a failure must change nothing."""
     before = picture(optimizer)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used() + room * MEGABYTE, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (used() + room * UNIT, hard))
     try:
         optimizer.step()
         return True
