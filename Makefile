@@ -40,7 +40,7 @@ help:
 	@echo 'make lint        only lint, format and types'
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
-	@echo 'make kernels     compile every Triton kernel for four kinds of GPU, none needed; writes docs/kernels.md (about 5 minutes)'
+	@echo 'make kernels     compile every Triton kernel for four kinds of GPU, none needed; writes docs/kernels.md (about 10 minutes)'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
 	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
