@@ -1,14 +1,14 @@
 """Draws the chart of the front page from committed results: how many times as fast as the best other implementation.
 
-    python benchmarks/front_chart.py
+    python benchmarks/front_chart.py [--results benchmarks/results] [--output docs/images/front.png]
 
-Medians of benchmarks/results/bench.csv, the race of `make bench`; needs matplotlib. A further line of the chart is a
-row of LINES.
+Medians of bench.csv, which `ingot bench` writes; needs matplotlib. A further line of the chart is a row of LINES. What
+was not measured is left out, and said so.
 """
 
 from __future__ import annotations
 
-import csv
+import argparse
 from pathlib import Path
 
 import matplotlib
@@ -16,45 +16,91 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from ingot.cli.bench.records import FLOOR, SMALL_FLOOR, Row, read_csv
+
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "docs" / "images" / "front.png"
-# Title, and the optimizer and the list of shapes in the results.
+# Title, and the part, the optimizer and the list of shapes in the results; of small models those of one thread, of
+# other precisions those of 8-bit states.
 LINES = [
-    ("AdamP, 1000 small tensors", "adamp", "small"),
-    ("LAMB, 1000 small tensors", "lamb", "small"),
-    ("AdamW, 1000 small tensors", "adamw", "small"),
-    ("AdamP, BERT-base", "adamp", "bert-base"),
-    ("LAMB, BERT-base", "lamb", "bert-base"),
-    ("AdamW, BERT-base", "adamw", "bert-base"),
+    ("AdamW, MLP of 6 tensors: step", "step", "adamw", "mlp"),
+    ("AdamW, MLP of 6 tensors: whole iteration", "iteration", "adamw", "mlp"),
+    ("AdamW, small transformer: step", "step", "adamw", "transformer"),
+    ("AdamW, small transformer: whole iteration", "iteration", "adamw", "transformer"),
+    ("AdamW, BERT-base: step", "race", "adamw", "bert-base"),
+    ("LAMB, BERT-base: step", "race", "lamb", "bert-base"),
+    ("AdamP, BERT-base: step", "race", "adamp", "bert-base"),
+    ("AdamW with 8-bit states, BERT-base: step", "8bit", "adamw", "bert-base"),
 ]
+WHICH = {"step": ("threads", 1), "iteration": ("threads", 1), "8bit": ("dtype", "8bit")}
+
+
+def race_of(rows: list[Row], part: str, optimizer: str, shapes: str) -> tuple[Row, Row] | None:
+    """Ours and the fastest other one by median; None if not both were measured."""
+    found = [r for r in rows if (r.part, r.optimizer, r.shapes) == (part, optimizer, shapes)]
+    if part in WHICH:
+        name, value = WHICH[part]
+        found = [row for row in found if getattr(row, name) == value]
+    ours = next((row for row in found if row.ours), None)
+    others = [row for row in found if not row.ours and row.contestant not in (FLOOR, SMALL_FLOOR)]
+    if ours is None or not others:
+        return None
+    return ours, min(others, key=lambda row: row.median_ms)
+
+
+def time_of(row: Row) -> str:
+    """The median in a unit that suits it."""
+    return f"{row.median_ms:.3g} ms" if row.median_ms >= 1 else f"{1e3 * row.median_ms:.3g} µs"
 
 
 def main() -> None:
     """Reads the results and writes the picture."""
-    with (HERE / "results" / "bench.csv").open(newline="") as file:
-        race = [row for row in csv.DictReader(file) if row["part"] == "race"]
-    figure, panel = pyplot.subplots(figsize=(7.0, 3.1), layout="constrained")
-    for place, (_, optimizer, shapes) in enumerate(reversed(LINES)):
-        rows = [row for row in race if (row["optimizer"], row["shapes"]) == (optimizer, shapes)]
-        ours = next(row for row in rows if row["ours"] == "True")
-        peer = next(row for row in rows if row["contestant"] == ours["peer"])
-        ratio = float(peer["median_ms"]) / float(ours["median_ms"])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    chosen = parser.parse_args()
+    rows, circumstances = read_csv(chosen.results / "bench.csv")
+    bars: list[tuple[str, Row, Row]] = []
+    for title, *key in LINES:
+        pair = race_of(rows, *key)
+        if pair is None:
+            print(f"not in {chosen.results / 'bench.csv'}, left out: {title}")
+        else:
+            bars.append((title, *pair))
+    if not bars:
+        raise SystemExit("nothing to draw")
+    figure, panel = pyplot.subplots(figsize=(8.6, 1.2 + 0.34 * len(bars)), layout="constrained")
+    ratios = [peer.median_ms / ours.median_ms for _, ours, peer in bars]
+    for place, (ratio, (_, ours, peer)) in enumerate(zip(ratios, bars, strict=True)):
         panel.barh(place, ratio, color="#c2410c", height=0.62)
-        times = f"{float(ours['median_ms']):.3g} ms against {float(peer['median_ms']):.3g} ms"
-        text = f"  {ratio:.1f} x   ({times}, {ours['peer']})"
-        panel.text(ratio, place, text, va="center", fontsize=8.5)
+        text = f"  {ratio:.2g} x  " if ratio >= 2 else f"  {ratio:.2f} x  "
+        panel.text(ratio, place, text, va="center", fontsize=9, fontweight="bold")
+        words = f"{time_of(ours)} against {time_of(peer)}, {peer.contestant}"
+        panel.annotate(
+            words,
+            (ratio, place),
+            xytext=(50, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     panel.axvline(1.0, color="#0f172a", linewidth=1.2)
-    panel.set_yticks(range(len(LINES)), [title for title, *_ in reversed(LINES)], fontsize=9)
-    panel.set_xlim(0, 66)
-    panel.set_title("One step on a CPU: how many times as fast as the best other one", fontsize=11)
-    circumstances = f"median of the run; {race[0]['cpu']}, {race[0]['threads']} threads"
+    panel.set_yticks(range(len(bars)), [title for title, *_ in bars], fontsize=9)
+    panel.set_ylim(len(bars) - 0.4, -0.6)
+    panel.set_xlim(0, 2.1 * max(ratios))
+    panel.set_title("On a CPU: how many times as fast as the best other one", fontsize=11)
+    threads = f"{circumstances['threads']} threads"
+    if any(bar[1].part in ("step", "iteration") for bar in bars):
+        threads += " (small models: 1)"
     panel.set_xlabel(
-        f"{circumstances}, torch {race[0]['torch']}, {race[0]['date'][:10]}", fontsize=8
+        f"medians; {circumstances['cpu']}, {threads}, torch {circumstances['torch']}, "
+        f"{circumstances['date'][:10]}",
+        fontsize=8,
     )
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(axis="y", length=0)
-    figure.savefig(OUTPUT, dpi=130)
-    print(OUTPUT)
+    figure.savefig(chosen.output, dpi=130)
+    print(chosen.output)
 
 
 if __name__ == "__main__":

@@ -141,12 +141,12 @@ def growth(rows: list[Row]) -> list[str]:
         sizes = sorted({int(row[part]) for row in found})
         factor = 1e6 if part == "parameters" else 1e3
         body = []
-        for optimizer, title in TITLES.items():
-            mine = {int(r[part]): r for r in found if r["optimizer"] == optimizer}
-            if not mine:
-                continue
+        for who in dict.fromkeys((row["optimizer"], row["contestant"]) for row in found):
+            mine = {int(r[part]): r for r in found if (r["optimizer"], r["contestant"]) == who}
             costs = [float(mine[n]["best_ms"]) * factor / n if n in mine else None for n in sizes]
+            title = f"{TITLES[who[0]]}, {who[1]}"
             body.append([title, *("-" if cost is None else f"{cost:.2f}" for cost in costs)])
+        body.sort(key=lambda line: list(TITLES.values()).index(line[0].rpartition(", ")[0]))
         heading = [f"{size // 10**6} M" if part == "parameters" else f"{size:,}" for size in sizes]
         lines += [f"### Growth with the number of {part}: {unit}", ""]
         lines += lines_of_table(["", *heading], body)

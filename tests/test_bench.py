@@ -7,6 +7,7 @@ import io
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from ingot.cli.bench import PARTS, main, parse, parts, peers, quiet, scaling
 from ingot.cli.bench.measure import Entry, Workload, enough, race
-from ingot.cli.bench.records import FLOOR, Row, compare
+from ingot.cli.bench.records import FLOOR, Row, compare, read_csv, write_csv
 from ingot.cli.bench.shapes import SHAPES, tiny
 from ingot.cli.bench.show import Show
 from ingot.optim import NpuFusedAdamW
@@ -194,20 +195,25 @@ def test_refill_puts_gradients_back() -> None:
         assert torch.equal(grad, 8 * old)
 
 
-def test_scaling_covers_both_ladders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaling_covers_both_ladders_and_leaves_behind_who_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small = [
-        ("parameters", [scaling.repeat((3, 5), n, str(n)) for n in (1, 2)]),
+        ("parameters", [scaling.repeat((3, 5), 2, "2")]),
         ("tensors", [scaling.repeat((2,), n, str(n)) for n in (1, 3)]),
     ]
     monkeypatch.setattr(scaling, "ladders", lambda quick: small)
-    rows = scaling.run_scaling(["adamw", "lamb"], SETTINGS, make_show(), quick=True)
-    sizes = [(row.part, row.optimizer, row.tensors, row.parameters) for row in rows]
-    assert sizes == [
-        (part, optimizer, count, count * size)
-        for part, size, counts in (("parameters", 15, (1, 2)), ("tensors", 2, (1, 3)))
-        for count in counts
-        for optimizer in ("adamw", "lamb")
+    monkeypatch.setattr(scaling, "PATIENCE", 0.0)  # everybody but ours is too slow after one size
+    rows = scaling.run_scaling(["sgd"], SETTINGS, make_show(), quick=True)
+    found = [(row.part, row.tensors, row.parameters, row.contestant) for row in rows]
+    everybody = ["ingot", "torch loop", "torch foreach", "torch fused"]
+    assert found == [
+        *(("parameters", 2, 30, name) for name in everybody),
+        *(("tensors", 1, 2, name) for name in everybody),
+        ("tensors", 3, 6, "ingot"),
     ]
+    assert scaling.chosen_of(["sgd", "lamb", "adamw"]) == ["adamw", "lamb"]
+    assert scaling.chosen_of(["sgd"]) == ["sgd"]
 
 
 def test_ladders_reach_what_they_promise() -> None:
@@ -281,6 +287,47 @@ def test_the_page_is_what_the_generator_writes(
     monkeypatch.setitem(names["main"].__globals__, "PAGE", copy)
     names["main"]()
     assert copy.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+
+
+MACHINE = dict(cpu="a CPU", torch="2.13.0", ingot="0.1.0", commit="", date="2026-01-01T00:00Z")
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    rows = [some_row("ingot", 2.0, 4.0, ours=True), some_row("torch fused", 5.0, 9.0)]
+    rows[0].threads, rows[1].threads, rows[1].state_bytes = 1, 3, 2**40
+    compare(rows)
+    write_csv(tmp_path / "bench.csv", rows, {**MACHINE, "threads": "3"})
+    assert read_csv(tmp_path / "bench.csv") == (rows, {**MACHINE, "threads": "3"})
+    (tmp_path / "bench.csv").write_text("optimizer\nadamw\n")
+    with pytest.raises(ValueError, match="holds no results"):
+        read_csv(tmp_path / "bench.csv")
+
+
+def test_drawing_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--draw", str(tmp_path)])
+    assert "there is no bench.csv in it" in capsys.readouterr().err
+
+
+def test_the_front_chart_leaves_out_what_was_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [some_row("ingot", 2.0, 4.0, ours=True), some_row("torch fused", 5.0, 9.0)]
+    rows += [some_row("quick once", 1.0, 12.0), some_row(FLOOR, 1.0, 1.0)]
+    rows = [replace(row, optimizer="adamw", shapes="bert-base") for row in rows]
+    write_csv(tmp_path / "bench.csv", rows, {**MACHINE, "threads": "3"})
+    script = Path(__file__).parent.parent / "benchmarks" / "front_chart.py"
+    names = runpy.run_path(str(script))
+    ours, peer = names["race_of"](rows, "race", "adamw", "bert-base")
+    assert (ours.contestant, peer.contestant) == ("ingot", "torch fused")
+    output = tmp_path / "front.png"
+    monkeypatch.setattr(
+        sys, "argv", ["front_chart.py", "--results", str(tmp_path), "--output", str(output)]
+    )
+    names["main"]()
+    said = capsys.readouterr().out
+    assert said.count("left out") == len(names["LINES"]) - 1 and "AdamP, BERT-base" in said
+    assert output.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_result_says_who_is_faster() -> None:

@@ -38,11 +38,19 @@ def test_the_part_runs_and_writes_what_it_found(tmp_path: Path) -> None:
         assert float(released["grads_saved"]) == pytest.approx(share, abs=2e-3)
         assert share > 0.5
         assert normal["grads_saved"] == "" and float(released["peer_ratio"]) > 0
-    assert (tmp_path / "memory.png").stat().st_size > 10_000
+    picture = (tmp_path / "memory.png").read_bytes()
+    assert len(picture) > 10_000
+
+    # The same picture again from the files, without measuring.
+    (tmp_path / "memory.png").unlink()
+    before = (tmp_path / "bench.csv").read_bytes()
+    assert main(["--draw", str(tmp_path)]) == 0
+    assert (tmp_path / "bench.csv").read_bytes() == before
+    assert (tmp_path / "memory.png").stat().st_size == pytest.approx(len(picture), rel=0.01)
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_trace_counts_every_byte() -> None:
+def test_a_trace_counts_every_byte_and_comes_back_from_its_file(tmp_path: Path) -> None:
     model = memory.LanguageModel()
     optimizer = NpuFusedAdamW(model.parameters())
     iterate = memory.iteration(model, optimizer)
@@ -58,6 +66,13 @@ def test_a_trace_counts_every_byte() -> None:
     freed = [used for second, used in trace.points if second <= trace.phases["forward"][0]]
     assert begin == 0.0 < end and min(freed) == pytest.approx(3 * size, abs=4096)
     assert list(trace.phases) == list(memory.PHASES)
+
+    memory.write_traces(tmp_path / "memory.csv", [trace])
+    (again,) = memory.read_traces(tmp_path / "memory.csv")
+    assert [used for _, used in again.points] == [used for _, used in trace.points]
+    assert (again.kept, again.gradients, again.way) == (trace.kept, trace.gradients, trace.way)
+    for name, phase in trace.phases.items():
+        assert again.phases[name] == pytest.approx(phase, abs=1e-6)
 
 
 def test_the_model_has_the_size_it_is_said_to_have() -> None:

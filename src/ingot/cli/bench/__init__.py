@@ -23,6 +23,8 @@ CHOICE = (
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 
+DRAW = "measure nothing: draw the pictures again from bench.csv and memory.csv in DIR"
+
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line."""
@@ -48,7 +50,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--backend", type=checks.backend, help="Ingot's backend (default: its own choice)"
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="default %(default)s")
+    parser.add_argument("--draw", type=Path, metavar="DIR", help=DRAW)
     chosen = parser.parse_args(arguments)
+    if chosen.draw is not None and not (chosen.draw / "bench.csv").is_file():
+        parser.error(f"--draw {chosen.draw}: there is no bench.csv in it")
     default_parts = parts_asked_for(chosen)
     quick_shapes = tuple(name for name in DEFAULT if name != "bert-base")
     chosen.shapes = pick(

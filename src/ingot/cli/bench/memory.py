@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +73,38 @@ class Trace:
     def peak(self) -> int:
         """The most bytes in use at once."""
         return max(size for _, size in self.points)
+
+
+COLUMNS = ("optimizer", "way", "what", "second", "until", "bytes")
+
+
+def write_traces(path: Path, traces: Sequence[Trace]) -> None:
+    """One line per phase and per change of the memory in use, for :func:`read_traces`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for each in traces:
+            name = each.optimizer, each.way
+            writer.writerow((*name, "kept", "", "", each.kept))
+            writer.writerow((*name, "gradients", "", "", each.gradients))
+            for phase, (begin, end) in each.phases.items():
+                writer.writerow((*name, phase, f"{begin:.6f}", f"{end:.6f}", ""))
+            for second, used in each.points:
+                writer.writerow((*name, "memory", f"{second:.6f}", "", used))
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """What :func:`write_traces` has written."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for name in dict.fromkeys((row["optimizer"], row["way"]) for row in rows):
+        own = [row for row in rows if (row["optimizer"], row["way"]) == name]
+        sizes = {row["what"]: int(row["bytes"]) for row in own if not row["second"]}
+        phases = {r["what"]: (float(r["second"]), float(r["until"])) for r in own if r["until"]}
+        points = [(float(r["second"]), int(r["bytes"])) for r in own if r["what"] == "memory"]
+        found.append(Trace(*name, points, phases, sizes["kept"], sizes["gradients"]))
+    return found
 
 
 def shapes_of_model() -> Iterator[Shape]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import number
 
 OURS, THEIRS, LINE = "#c2410c", "#64748b", "#0f172a"
-PALETTE = "#c2410c #2563eb #15803d #9333ea #0891b2 #475569 #ca8a04 #be185d #65a30d"
-COLORS = dict(zip(TITLES, PALETTE.split(), strict=True))
+PEERS = ("#2563eb", "#15803d", "#9333ea", "#0891b2", "#475569", "#ca8a04")  # lines of others
 
 
 def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
@@ -140,30 +140,66 @@ def machine_line(circumstances: Mapping[str, str]) -> str:
 
 
 def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
-    """Time per parameter and per tensor against size: a flat line grows in proportion."""
-    grown = [row for row in rows if row.part in ("parameters", "tensors")]
-    if not grown:
-        return None
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    """Time per parameter against size, a column per optimizer: a flat line grows in proportion."""
     labels = {
         "parameters": "parameters, in tensors of (1000, 1000)",
         "tensors": "tensors of (16, 64)",
     }
-    for panel, (part, label) in zip(panels, labels.items(), strict=True):
-        for optimizer in TITLES:
-            line = [r for r in grown if r.part == part and r.optimizer == optimizer]
-            if not line:
-                continue
-            sizes = [getattr(row, part) for row in line]
-            times = [row.median_ms * 1e6 / row.parameters for row in line]
-            color = COLORS[optimizer]
-            panel.plot(sizes, times, "o-", color=color, markersize=4, label=TITLES[optimizer])
-        panel.set(xscale="log", xlabel=label, ylabel="nanoseconds per parameter, median")
-        panel.set_ylim(bottom=0)
-        panel.grid(color="#e2e8f0", linewidth=0.7)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(fontsize=8, frameon=False)
-    figure.suptitle(f"How the cost grows\n{machine_line(circumstances)}", fontsize=11)
+    grown = [row for row in rows if row.part in labels]
+    if not grown:
+        return None
+    optimizers = [name for name in TITLES if any(row.optimizer == name for row in grown)]
+    figure, panels = plt.subplots(
+        2,
+        len(optimizers),
+        figsize=(max(9.0, 1.0 + 3.4 * len(optimizers)), 7.6),
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    for line, (part, label) in zip(panels, labels.items(), strict=True):
+        for panel, optimizer in zip(line, optimizers, strict=True):
+            found = [r for r in grown if (r.part, r.optimizer) == (part, optimizer)]
+            draw_growth(panel, found, part)
+            panel.set_xlabel(label, fontsize=9)
+        line[0].set_ylabel("nanoseconds per parameter, median, log scale", fontsize=9)
+    for panel, optimizer in zip(panels[0], optimizers, strict=True):
+        panel.set_title(TITLES[optimizer], fontsize=11, fontweight="bold")
+    figure.suptitle(
+        f"One step as the model grows, float32\n{machine_line(circumstances)}", fontsize=11
+    )
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
+
+
+def draw_growth(panel: Any, rows: Sequence[Row], part: str) -> None:
+    """One line per contestant, ours the thickest."""
+    names = list(dict.fromkeys(row.contestant for row in rows))
+    others = cycle(PEERS)
+    for name in names:
+        line = [row for row in rows if row.contestant == name]
+        ours = line[0].ours
+        panel.plot(
+            [getattr(row, part) for row in line],
+            [cost(row) for row in line],
+            "o-",
+            color=OURS if ours else next(others),
+            markersize=5 if ours else 3,
+            linewidth=2.6 if ours else 1.3,
+            zorder=3 if ours else 2,
+            label=name,
+        )
+    panel.set(xscale="log", yscale="log")
+    panel.xaxis.set_major_formatter(FuncFormatter(short))
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_minor_formatter(NullFormatter())
+    panel.grid(color="#e2e8f0", linewidth=0.7)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(fontsize=8, frameon=False)
+
+
+def short(value: float, _: object = None) -> str:
+    """A power of ten as people say it."""
+    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,g}"

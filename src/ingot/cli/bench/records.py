@@ -1,4 +1,4 @@
-"""What a benchmark writes down: rows, how they compare, and the CSV file."""
+"""What a benchmark writes down: rows, how they compare, and the CSV file, written and read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -95,3 +96,31 @@ def write_csv(path: Path, rows: Sequence[Row], circumstances: Mapping[str, str])
                 for name, value in asdict(row).items()
             }
             writer.writerow({**circumstances, **values})  # a row knows its own number of threads
+
+
+def read_csv(path: Path) -> tuple[list[Row], dict[str, str]]:
+    """The rows that :func:`write_csv` has written, and the circumstances of the run.
+
+    A column that the file does not have, because an older version wrote it, is as if nothing had been measured.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    if not found or "part" not in found[0]:
+        raise ValueError(f"{path} holds no results of `ingot bench`")
+    rows = [Row(**values_of(each)) for each in found]
+    names = {item.name for item in fields(Row)}
+    circumstances = {name: text for name, text in found[0].items() if name not in names}
+    # Small models are timed on one thread too; the run had as many as its other parts.
+    return rows, {**circumstances, "threads": str(max(row.threads for row in rows))}
+
+
+def values_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a row from a line of the file; an empty text is None where that is allowed."""
+    values: dict[str, Any] = {}
+    for name, hint in get_type_hints(Row).items():
+        kinds = get_args(hint) or (hint,)
+        text = texts.get(name)
+        if text is None or (text == "" and type(None) in kinds):
+            continue
+        values[name] = text == "True" if bool in kinds else kinds[0](text)
+    return values

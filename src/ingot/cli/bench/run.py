@@ -14,14 +14,14 @@ from ingot import backends
 from ingot.cli.bench import machine
 from ingot.cli.bench.eight_bit import OPTIMIZERS as EIGHT_BIT
 from ingot.cli.bench.eight_bit import draw_eight_bit, eight_bit_tables, run_eight_bit
-from ingot.cli.bench.memory import OPTIMIZERS, Trace, run_memory
+from ingot.cli.bench.memory import OPTIMIZERS, Trace, read_traces, run_memory, write_traces
 from ingot.cli.bench.memory_show import draw_memory, memory_tables
 from ingot.cli.bench.models import LISTS
 from ingot.cli.bench.parts import Settings, fits, run_clip, run_precision, run_race
 from ingot.cli.bench.picture import draw_race, draw_scaling
 from ingot.cli.bench.quiet import QUIET
-from ingot.cli.bench.records import Row, write_csv
-from ingot.cli.bench.scaling import run_scaling
+from ingot.cli.bench.records import Row, read_csv, write_csv
+from ingot.cli.bench.scaling import chosen_of, run_scaling
 from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import Show, tables
 from ingot.cli.bench.small import run_small, thread_counts
@@ -35,7 +35,9 @@ INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measures and reports; after Ctrl-C reports what was finished."""
+    """Measures and reports; after Ctrl-C reports what was finished. With ``--draw`` only draws."""
+    if chosen.draw is not None:
+        return redraw(chosen.draw)
     torch.set_num_threads(chosen.threads)
     console = Console()
     if not console.is_terminal:
@@ -101,13 +103,11 @@ def report(
     """Writes the files and prints the tables."""
     out.mkdir(parents=True, exist_ok=True)
     write_csv(out / "bench.csv", rows, circumstances)
-    pictures = (
-        draw_race(rows, circumstances, out / "race.png"),
-        draw_scaling(rows, circumstances, out / "scaling.png"),
-        draw_small(rows, circumstances, out / "small.png"),
-        draw_memory(traces, circumstances, out / "memory.png"),
-        draw_eight_bit(rows, circumstances, out / "8bit.png"),
-    )
+    written = [out / "bench.csv"]
+    if traces:
+        write_traces(out / "memory.csv", traces)
+        written.append(out / "memory.csv")
+    written += draw(out, rows, traces, circumstances)
     shown = [*tables(rows), *eight_bit_tables(rows), *small_tables(rows), *memory_tables(rows)]
     for table in shown:
         show.console.print()
@@ -119,10 +119,33 @@ def report(
         lines.append(
             f"Others used up to {busy:.0%} of the machine meanwhile: these times are rough."
         )
-    written = [out / "bench.csv", *(path for path in pictures if path is not None)]
     lines.append(f"Written: {', '.join(map(str, written))}")
     for line in lines:
         show.console.print(line, markup=False, highlight=False)
+
+
+def draw(
+    out: Path, rows: list[Row], traces: list[Trace], circumstances: dict[str, str]
+) -> list[Path]:
+    """Every picture that there are results for."""
+    pictures = (
+        draw_race(rows, circumstances, out / "race.png"),
+        draw_scaling(rows, circumstances, out / "scaling.png"),
+        draw_small(rows, circumstances, out / "small.png"),
+        draw_memory(traces, circumstances, out / "memory.png"),
+        draw_eight_bit(rows, circumstances, out / "8bit.png"),
+    )
+    return [path for path in pictures if path is not None]
+
+
+def redraw(folder: Path) -> int:
+    """Draws the pictures again from the files of an earlier run; nothing is measured."""
+    rows, circumstances = read_csv(folder / "bench.csv")
+    kept = folder / "memory.csv"
+    traces = read_traces(kept) if kept.exists() else []
+    for path in draw(folder, rows, traces, circumstances):
+        print(path)
+    return 0
 
 
 def measure(chosen: argparse.Namespace, show: Show, traces: list[Trace]) -> Iterator[Row]:
@@ -153,7 +176,7 @@ def measure(chosen: argparse.Namespace, show: Show, traces: list[Trace]) -> Iter
     if "clip" in chosen.parts:
         yield from run_clip(largest, settings, show)
     if "scaling" in chosen.parts:
-        yield from run_scaling(chosen.optimizers, settings, show, chosen.quick)
+        yield from run_scaling(chosen_of(chosen.optimizers), settings, show, chosen.quick)
     if "small" in chosen.parts:
         models = [LISTS[name] for name in chosen.lists]
         yield from run_small(models, chosen.optimizers, chosen.threads, settings, show)
