@@ -3,9 +3,10 @@
     python examples/watch_training.py
     ingot watch watch.jsonl --output watch.png
 
-A residual network learns a smooth function. At step 400 the bias of ``blocks.2.0`` is thrown far below zero, as a
-corrupt batch or a bad restart may do: its ReLU answers 0 to everything, and no gradient comes back. From step 800 on
-the learning rate of ``blocks.4.2`` grows by 2% per step, as a schedule with a wrong sign would let it.
+A residual network learns a smooth function. After a third of the run, at step 400, the bias of ``blocks.2.0`` is thrown
+far below zero, as a corrupt batch or a bad restart may do: its ReLU answers 0 to everything, and no gradient comes back.
+In the last third, from step 800 on, the learning rate of ``blocks.4.2`` grows by 2% per step, as a schedule with a wrong
+sign would let it. With fewer ``--steps`` all that happens sooner, and the rate grows as far in fewer steps.
 The loss tells neither which layer it is nor what happens to it; the picture does.
 """
 
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 import ingot
 
-STEPS, DIES, EXPLODES = 1200, 400, 800
+STEPS = 1200
+GROWTH = 1.02 ** (STEPS / 3)  # of the learning rate, in the last third of the run
 
 
 class Residual(nn.Module):
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("watch.jsonl"), help="the metrics")
     parser.add_argument("--steps", type=int, default=STEPS)
     chosen = parser.parse_args()
+    third = chosen.steps // 3
     chosen.output.unlink(missing_ok=True)  # metrics are appended, and this is a new run
 
     torch.manual_seed(0)
@@ -61,11 +64,11 @@ def main() -> None:
     )
     optimizer.track_metrics(every=10, to=chosen.output, names=model)
     for step in range(chosen.steps):
-        if step == DIES:
+        if step == third:
             with torch.no_grad():
                 model.blocks[2][0].bias.sub_(50.0)
-        if step >= EXPLODES:
-            optimizer.param_groups[1]["lr"] *= 1.02
+        if step >= 2 * third:
+            optimizer.param_groups[1]["lr"] *= GROWTH ** (1 / third)
         x = torch.randn(64, 8)
         loss = (model(x) - x.sin().sum(1, keepdim=True)).square().mean()
         optimizer.zero_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -171,11 +171,14 @@ def test_only_the_last_quarter_counts() -> None:
 
 
 def test_watch_names_both_layers_of_the_example(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    example = [sys.executable, str(ROOT / "examples" / "watch_training.py")]
-    subprocess.run([*example, "--output", "run.jsonl"], cwd=tmp_path, check=True, timeout=300)
+    example = str(ROOT / "examples" / "watch_training.py")
+    options = ["--steps", "240", "--output", str(tmp_path / "run.jsonl")]
+    monkeypatch.setattr(sys, "argv", [example, *options])
+    runpy.run_path(example, run_name="__main__")
+    capsys.readouterr()
     assert main(["watch", str(tmp_path / "run.jsonl")]) == 0
     words = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     dying = [name for kind, name in words if kind == "dying"]
