@@ -46,6 +46,8 @@ MIXES = {
     "bfloat16": ("bfloat16", "bfloat16", "bfloat16", False, False),
     "float16, master": ("float16", "float16", "float32", True, False),
     "bfloat16, stochastic": ("bfloat16", "bfloat16", "bfloat16", False, True),
+    "float32, 8-bit states": ("float32", "float32", "8bit", False, False),
+    "bfloat16, 8-bit states, stochastic": ("bfloat16", "bfloat16", "8bit", False, True),
 }
 
 
@@ -82,15 +84,13 @@ def variant_of(name: str, options: Options) -> tuple[Variant, tuple[str, ...]]:
 def kernels_of(name: str, options: Options, mix: str) -> Mapping[str, build.Kernel]:
     """The kernels of an optimizer, by what each is for."""
     variant, scalars = variant_of(name, options)
-    param, grad, state, master, stochastic = MIXES[mix]
-    types = Types(param, grad, (state,) * len(variant.states), master, stochastic)
-    return build.kernels(variant, scalars, types, frozenset())
+    return build.kernels(variant, scalars, Types.of(variant, *MIXES[mix]), frozenset())
 
 
 def compiled(kernel: build.Kernel, mix: str, arch: str) -> Code:
     """Compile one kernel for one target; ``mix`` decides on the size of its blocks."""
     function = kernel.function
-    block = BLOCKS[4 if mix == "float32" else 2] if "CHUNK" in function.arg_names else ROW_BLOCK
+    block = BLOCKS[2 if "16" in mix else 4] if "CHUNK" in function.arg_names else ROW_BLOCK
     constants = {"CHUNK": CHUNK, "BLOCK": block, "SUMS": 4}
     places = {name: (place,) for place, name in enumerate(function.arg_names)}
     signature = {

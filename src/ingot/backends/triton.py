@@ -16,6 +16,7 @@ from ingot.backends.backend import Backend
 from ingot.backends.triton_kernels import build, layout
 from ingot.backends.triton_kernels.step import NAMES, Step
 from ingot.declare.language import Refused
+from ingot.storage.blockwise8 import Blockwise8
 from ingot.storage.floats import FloatFormat
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _driven() -> str | None:
 
 
 class Triton(Backend):
-    """Takes float32, bfloat16 and float16 tensors without gaps; float64 and strided ones are left to other backends."""
+    """Takes float32, bfloat16 and float16 tensors without gaps, and 8-bit states; leaves float64 and strided ones."""
 
     name = "triton"
     devices = ("cpu",) if INTERPRETED else ("cuda", "xpu", "npu")
@@ -80,7 +81,8 @@ class Triton(Backend):
         """Find the tensors, upload what changed, compile what is new; or say why the bucket cannot be taken."""
         if not bucket.plain:
             return "it takes plain tensors, no subclasses"
-        unknown = [form.name for form in bucket.formats if not isinstance(form, FloatFormat)]
+        known = FloatFormat, Blockwise8
+        unknown = [form.name for form in bucket.formats if not isinstance(form, known)]
         if unknown:
             return f"it does not know states kept as {unknown[0]}"
         masters = [] if bucket.masters is None else [bucket.masters]
@@ -100,7 +102,7 @@ class Triton(Backend):
             return f"its math cannot be translated ({refused})"
 
     def run(self, bucket: Bucket) -> None:
-        """One launch; three, or four with rows longer than a chunk, for a two-pass optimizer."""
+        """One launch; three for a two-pass optimizer, one more for rows longer than a chunk, one for 8-bit states."""
         step: Step = bucket.prepared
         roles = [*step.first_pass, "between", "second"] if step.first_pass else ["elementwise"]
         with current(bucket.params[0].device):

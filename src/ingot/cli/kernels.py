@@ -34,7 +34,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--grad", choices=DTYPES, help="type of the gradients (that of the parameters)"
     )
-    parser.add_argument("--state", choices=DTYPES, default="float32", help="type of the states")
+    parser.add_argument(
+        "--state", choices=[*DTYPES, "8bit"], default="float32", help="type of the states"
+    )
     parser.add_argument(
         "--master", action="store_true", help="with float32 copies of the parameters"
     )
@@ -53,9 +55,8 @@ def main(arguments: list[str]) -> int:
 
     variant = spec.variant(dict.fromkeys(chosen.on, True))
     scalars = inspect.getmodule(spec.scalars).Scalars._fields  # type: ignore[union-attr]
-    states = (chosen.state,) * len(variant.states)
     grad = chosen.grad or chosen.param
-    types = Types(chosen.param, grad, states, chosen.master, chosen.stochastic)
+    types = Types.of(variant, chosen.param, grad, chosen.state, chosen.master, chosen.stochastic)
     try:
         texts = build.texts(formula(variant, scalars), types, frozenset())
     except Refused as refused:

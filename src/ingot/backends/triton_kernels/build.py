@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ingot.backends.triton_kernels import emit
+from ingot.backends.triton_kernels.between import between
 from ingot.backends.triton_kernels.tile import Types
 from ingot.declare.formula import Formula
 from ingot.declare.live import formula as formula_of
@@ -47,9 +48,11 @@ def texts(formula: Formula, types: Types, loaded: frozenset[str]) -> dict[str, s
     """The text of all kernels of a variant, by what each is for."""
     if formula.optimizer.finish is None:
         return {"elementwise": emit.elementwise(formula, types, loaded)}
+    advance = {"advance": emit.advance(formula, types, loaded)} if types.in_blocks else {}
     return {
+        **advance,
         "first": emit.first(formula, types, loaded),
-        "between": emit.between(formula, loaded),
+        "between": between(formula, loaded),
         "second": emit.second(formula, types, loaded),
     }
 
@@ -85,11 +88,11 @@ class Kernel:
         import triton
         import triton.language as tl
 
-        from ingot.backends.triton_kernels import words
+        from ingot.backends.triton_kernels import words, words8
 
         file = f"<ingot {name} {hash(text) & 0xFFFFFFFF:08x}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        scope: dict[str, Any] = {**vars(words), "tl": tl, "__name__": __name__}
+        scope: dict[str, Any] = {**vars(words), **vars(words8), "tl": tl, "__name__": __name__}
         exec(compile(text, file, "exec"), scope)
         function = scope[text.removeprefix("def ").partition("(")[0]]
         # Triton would compile anew for arguments that are 1 or divisible by 16.

@@ -7,25 +7,25 @@ such a vector.
 
 Two-pass optimizers have three kernels: ``first`` advances the states and adds up products per row (one writer per sum,
 so no atomics), ``between`` turns sums into factors, ``second`` applies them. A program of the first and second handles
-an item: a piece of one long row, or a tile of short rows.
+an item: a piece of one long row, or a tile of short rows. States in blocks of 8-bit codes are advanced by a kernel
+before the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 
 from ingot.backends.triton_kernels.tile import (
-    KERNEL_NAMES,
     At,
     Tile,
     Types,
     function,
     indent,
-    origin,
+    numbers,
     plain,
     vectors,
 )
-from ingot.declare.formula import FINISHED, Formula
+from ingot.declare.formula import Formula
 from ingot.declare.sums import SUMS
 from ingot.declare.targets import Triton
 
@@ -33,7 +33,6 @@ SHORT = (
     16,
     128,
 )  # rows of up to so many elements are handled many at a time, in tiles of this width
-SCORES = ("row_scores", "total_score")
 LONG = -1  # the kind of an item that is a piece of one row
 
 Lines = Iterator[str]
@@ -49,27 +48,50 @@ def elementwise(formula: Formula, types: Types, loaded: frozenset[str] = frozens
     """
     tile = Tile(formula, types)
 
+    def inner(at: At) -> list[str]:
+        return [*tile.load(at), *tile.advance(at), *tile.apply(at, "s_keep", "s_rate")]
+
+    return over_chunks(formula.name, tile, loaded, inner)
+
+
+def advance(formula: Formula, types: Types, loaded: frozenset[str] = frozenset()) -> str:
+    """Only the new states, before the first pass, for states in blocks: rows begin and end inside of blocks."""
+    tile = Tile(formula, types)
+    read = formula.advance(Triton(), {name: name for name in formula.states}).names
+
+    def inner(at: At) -> list[str]:
+        return [*tile.load(at, read), *tile.new_states(at)]
+
+    return over_chunks(f"{formula.name}_advance", tile, loaded, inner)
+
+
+def over_chunks(
+    name: str, tile: Tile, loaded: frozenset[str], inner: Callable[[At], Sequence[str]]
+) -> str:
+    """A kernel of which each program handles a chunk of a tensor, whatever its rows."""
+
     def body() -> Lines:
-        yield from numbers(formula, loaded)
+        yield from numbers(tile.formula, loaded)
         yield "item = items + 2 * tl.program_id(0)"
         yield "t = tl.load(item)"
         yield "start = tl.load(item + 1).to(tl.int64) * CHUNK"
         yield "count = tl.minimum(tl.load(sizes + t) - start, CHUNK).to(tl.int32)"
         yield from tile.addresses()
-        yield from both_ways(
-            tile,
-            lambda at: [*tile.load(at), *tile.advance(at), *tile.apply(at, "s_keep", "s_rate")],
-        )
+        yield from both_ways(tile, inner)
 
-    return kernel(formula.name, tile, ["table", "sizes", "items", "tensors"], body())
+    return kernel(name, tile, ["table", "sizes", "items", "tensors"], body())
 
 
 def first(formula: Formula, types: Types, loaded: frozenset[str] = frozenset()) -> str:
-    """The first pass: new states, and sums of products per row or piece of a row."""
+    """The first pass: new states, if they are not in blocks, and sums of products per row or piece of a row."""
     tile, names = Tile(formula, types), formula.optimizer.sums
+    factors = {factor for name in names for factor in SUMS[name]} - {"update"}
 
     def products(at: At, prefix: str, sign: str) -> Lines:
-        yield from [*tile.load(at), *tile.advance(at)]
+        if types.in_blocks:
+            yield from tile.updated(at, factors)
+        else:
+            yield from [*tile.load(at), *tile.advance(at)]
         for name in names:
             one, two = SUMS[name]
             yield f"{prefix}_{name} {sign} tl.where(mask, {one} * {two}, 0.0)"
@@ -98,74 +120,12 @@ def first(formula: Formula, types: Types, loaded: frozenset[str] = frozenset()) 
     return kernel(f"{formula.name}_first", tile, arguments, body())
 
 
-def between(formula: Formula, loaded: frozenset[str] = frozenset()) -> str:
-    """Between the passes: one program per tensor adds up its rows and finds the factors of each."""
-    optimizer, names = formula.optimizer, formula.optimizer.sums
-
-    def each_row(inner: Sequence[str], read: Set[str]) -> Lines:
-        yield "for begin in range(0, count, BLOCK):"
-        yield "    i = begin + tl.arange(0, BLOCK)"
-        yield "    mask = i < count"
-        for k, name in enumerate(names):
-            if name in read:
-                place = f"values + {k} * width + start + i"
-                yield f"    row_{name} = tl.load({place}, mask, other=0.0)"
-        yield from indent(inner)
-
-    def scores() -> Lines:
-        if optimizer.score is None:
-            return
-        score = formula.score(Triton("own_", KERNEL_NAMES, {"sums": "row"}), "score")
-        yield origin(optimizer.score)
-        yield "scores = tl.zeros((BLOCK,), tl.float32)"
-        added = [*score.lines, "scores += tl.where(mask, score, 0.0)"]
-        yield from each_row(added, {name for _, name in score.fields})
-        yield "row_scores = tl.sum(scores, 0)"
-        of_total = Triton("all_", KERNEL_NAMES, {"sums": "total"})
-        yield from formula.score(of_total, "total_score").lines
-
-    def factors() -> Lines:
-        assert optimizer.finish is not None
-        finish = formula.finish(Triton("own_", KERNEL_NAMES))
-        if optimizer.score is None:
-            yield from [f"{name} = 0.0" for name in sorted(finish.names & {*SCORES})]
-        yield origin(optimizer.finish)
-        inner = [*finish.lines]
-        for offset, result in zip(("", "rows + "), FINISHED, strict=True):
-            whole = (
-                f"{result} + tl.zeros((BLOCK,), tl.float32)"  # it may be one number for all rows
-            )
-            inner.append(f"tl.store(factors + {offset}start + i, {whole}, mask)")
-        yield from each_row(inner, {name for record, name in finish.fields if record == "row"})
-
-    def body() -> Lines:
-        yield from numbers(formula, loaded)
-        yield "t = tl.program_id(0)"
-        yield "start = tl.load(first_rows + t)"
-        yield "count = tl.load(first_rows + t + 1) - start"
-        yield "row_root_n = tl.load(roots + 2 * t)"
-        yield "total_root_n = tl.load(roots + 2 * t + 1)"
-        yield from [f"total_{name} = tl.zeros((BLOCK,), tl.float32)" for name in names]
-        yield from each_row([f"total_{name} += row_{name}" for name in names], {*names})
-        yield from [f"total_{name} = tl.sum(total_{name}, 0)" for name in names]
-        yield from scores()
-        yield from factors()
-
-    arguments = ["first_rows", "roots", "values", "width", "factors", "rows"]
-    names_of = [*arguments, *(f"s_{name}" for name in optimizer.scalars)]
-    return function(f"{formula.name}_between", [*names_of, "BLOCK: tl.constexpr"], body())
-
-
 def second(formula: Formula, types: Types, loaded: frozenset[str] = frozenset()) -> str:
     """The second pass: the update again, from what is stored, and the factors of each row."""
     tile = Tile(formula, types)
 
     def applied(at: At) -> list[str]:
-        return [
-            *tile.load(at, second_pass=True),
-            *tile.direction(),
-            *tile.apply(at, "keep", "rate"),
-        ]
+        return [*tile.updated(at), *tile.apply(at, "keep", "rate")]
 
     def body() -> Lines:
         yield from numbers(formula, loaded)
@@ -184,12 +144,6 @@ def second(formula: Formula, types: Types, loaded: frozenset[str] = frozenset())
 
     arguments = ["table", "sizes", "lengths", "items", "tensors", "factors", "lines"]
     return kernel(f"{formula.name}_second", tile, arguments, body())
-
-
-def numbers(formula: Formula, loaded: frozenset[str]) -> Lines:
-    """Read the scalars that the device made; the others are arguments by value."""
-    named = [f"s_{name}" for name in formula.optimizer.scalars if name in loaded]
-    return (f"{name} = tl.load({name})" for name in named)
 
 
 def item(tile: Tile) -> Lines:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ingot.step.bucket import Bucket
 
 # Elements handled at a time, if all operands have 32 bits and if one has 16: each of 128 threads then loads 16 bytes of
-# the narrowest at once. With 1024 elements of 32 bits, Adam with amsgrad spills registers on sm_80.
+# the narrowest at once. With 1024 elements of 32 bits, Adam with amsgrad spills registers on sm_80. Codes of 8 bits do
+# not count.
 BLOCKS = {4: 512, 2: 1024}
 CHUNK = 8192  # elements of one program
 ROW_BLOCK = 256  # rows handled at a time between the passes
@@ -89,17 +90,19 @@ class Layout:
     def __init__(self, bucket: Bucket, sizes: Tensor) -> None:
         self.device = bucket.params[0].device
         lists = [bucket.params, bucket.grads, *bucket.states]
-        self.block = BLOCKS[min(tensors[0].element_size() for tensors in lists)]
+        narrow = any(tensors[0].element_size() == 2 for tensors in lists)
+        self.block = BLOCKS[2 if narrow else 4]
         self.sizes = upload(sizes, self.device)
         self.tables: dict[bytes, Tensor] = {}
         self.places: tuple[list[int], list[int], Tensor] | None = None
         self.scale: tuple[float, Tensor] | None = None
-        items = self._items(bucket, sizes).to(torch.int32)
+        chunks = torch.stack(numbered((sizes + CHUNK - 1) // CHUNK), 1)
+        items = self._items(bucket, sizes, chunks).to(torch.int32)
         self.count = len(items)
         self.items = upload(items, self.device)
 
-    def _items(self, bucket: Bucket, sizes: Tensor) -> Tensor:
-        return torch.stack(numbered((sizes + CHUNK - 1) // CHUNK), 1)
+    def _items(self, bucket: Bucket, sizes: Tensor, chunks: Tensor) -> Tensor:
+        return chunks
 
     def table(self, pointers: bytes, operands: int) -> Tensor:
         """The addresses, [operands + 1, tensors]; the last row says whether all of a tensor's are aligned.
@@ -136,6 +139,7 @@ class Rows(Layout):
     Attributes:
         items: [items, 6]: tensor, row in it, piece of the row, column of ``values`` for its sums, row in the bucket,
             and kind: the number of a width in ``SHORT``, or ``LONG``.
+        chunks: what ``Layout.items`` are, for the kernel that advances states in blocks.
         lengths: elements per row, per tensor.
         first_rows: the first row of each tensor in the bucket, and the number of rows at the end.
         roots: [tensors, 2]: of the lengths of a row and of the tensor.
@@ -144,8 +148,11 @@ class Rows(Layout):
         factors: [2, rows].
     """
 
-    def _items(self, bucket: Bucket, sizes: Tensor) -> Tensor:
+    def _items(self, bucket: Bucket, sizes: Tensor, chunks: Tensor) -> Tensor:
         spec, up = bucket.variant.spec, self.device
+        in_blocks = any(form.block > 1 for form in bucket.formats)
+        self.chunk_count = len(chunks) if in_blocks else 0
+        self.chunks = upload(chunks[: self.chunk_count].to(torch.int32), up)
         counts = torch.tensor(bucket.row_counts, dtype=torch.int64, device="cpu")
         lengths = sizes // counts.clamp(min=1)
         first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])

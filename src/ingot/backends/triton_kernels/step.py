@@ -21,7 +21,13 @@ from ingot.backends.triton_kernels.tile import Types
 if TYPE_CHECKING:
     from ingot.step.bucket import Bucket
 
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+NAMES = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.int8: "int8",  # codes of states
+    torch.uint8: "uint8",
+}
 ONE_ROW_BLOCK = (
     16  # rows handled at a time between the passes, for optimizers that do not look at rows
 )
@@ -39,7 +45,7 @@ class Step:
         self.spec, s = bucket.variant.spec, bucket.scalars
         loaded = frozenset(name for name in s._fields if isinstance(getattr(s, name), Tensor))
         self.kernels = {**build.kernels(bucket.variant, s._fields, types_of(bucket), loaded)}
-        self.first_pass = ["first"] if isinstance(self.layout, Rows) else []
+        self.first_pass = [role for role in self.kernels if role in ("advance", "first")]
         if isinstance(self.layout, Rows) and self.layout.split_count:
             self.kernels["collect"] = build.collect()
             self.first_pass.append("collect")
@@ -82,6 +88,9 @@ class Step:
             own = self.table, self.layout.sizes, self.layout.items, self.tensors
             return self.layout.count, (*own, *numbers), elements
         rows = self.rows
+        if role == "advance":
+            own = self.table, rows.sizes, rows.chunks, self.tensors
+            return rows.chunk_count, (*own, *numbers), elements
         if role == "collect":
             constants = {"SUMS": len(self.spec.sums), "BLOCK": ROW_BLOCK}
             return rows.split_count, (rows.values, rows.width, rows.split), constants
@@ -99,7 +108,7 @@ def types_of(bucket: Bucket) -> Types:
     return Types(
         NAMES[bucket.params[0].dtype],
         NAMES[bucket.grads[0].dtype],
-        tuple(NAMES[tensors[0].dtype] for tensors in bucket.states),
+        tuple(NAMES[parts[0].dtype] for parts in bucket.parts_of(0)),
         bucket.masters is not None,
         bucket.rounding is not None,
     )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ingot.declare.formula import Formula
 from ingot.declare.source import Declared
+from ingot.declare.spec import Variant
 from ingot.declare.targets import Triton
+from ingot.storage.blockwise8 import BLOCK, SCALE, SIGNED, UNSIGNED
 
 At = Callable[[str], str]  # the addresses of an operand's elements, as an expression
 
+CODES = {"int8": SIGNED, "uint8": UNSIGNED}  # the types of states kept in blocks
 # Names that mean something in a kernel. Those of the operands are added to them.
 KERNEL_NAMES = frozenset(
     """
     tl table sizes items tensors places seed grad_scale lengths values width factors lines first_rows roots
-    item t row piece out line kind length start count begin i mask rows columns wide update keep rate scores score
+    item t row piece out line kind length start count begin i mask blocks begun rows columns wide
+    update keep rate scores score
     """.split()  # noqa: SIM905
 )
 
@@ -27,9 +31,9 @@ class Types:
     Attributes:
         param: of the parameter.
         grad: of the gradient.
-        states: of every state.
+        states: of every state; int8 and uint8 are codes in blocks, see ``ingot.storage.blockwise8``.
         master: whether there is a float32 copy of the parameter.
-        stochastic: whether 16-bit numbers are rounded stochastically.
+        stochastic: whether numbers of 16 and 8 bits are rounded stochastically.
     """
 
     param: str = "float32"
@@ -37,6 +41,21 @@ class Types:
     states: tuple[str, ...] = ()
     master: bool = False
     stochastic: bool = False
+
+    @classmethod
+    def of(
+        cls, variant: Variant, param: str, grad: str, state: str, master: bool, stochastic: bool
+    ) -> Types:
+        """With all states of one type, or of ``"8bit"``: signed and unsigned codes."""
+        signed = [variant.spec.states[name].signed for name in variant.states]
+        codes = ["int8" if each else "uint8" for each in signed]
+        states = codes if state == "8bit" else [state] * len(signed)
+        return cls(param, grad, tuple(states), master, stochastic)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the states are codes in blocks: those of one parameter all are, or none."""
+        return any(kind in CODES for kind in self.states)
 
     @property
     def rounds_param(self) -> bool:
@@ -50,52 +69,103 @@ class Tile:
     def __init__(self, formula: Formula, types: Types) -> None:
         self.formula, self.types = formula, types
         self.operands = {"param": types.param, "grad": types.grad}
-        self.operands |= dict(zip(formula.states, types.states, strict=True))
+        for name, kind in self._states():
+            self.operands[name] = kind
+            if kind in CODES:
+                self.operands[name + SCALE] = "float32"
+        self.scales = {name + SCALE for name, kind in self._states() if kind in CODES}
         if types.master:
             self.operands["master"] = "float32"
         self.taken = KERNEL_NAMES | set(self.operands)
 
     def addresses(self) -> Iterator[str]:
-        """Where element ``start`` of every operand is, from the table of addresses."""
+        """Where element ``start`` of every operand is, from the table of addresses; of scales, the first."""
         for number, (name, kind) in enumerate(self.operands.items()):
             row = f"table + {number} * tensors + t"
-            yield f"{name}_at = tl.load({row}).to(tl.pointer_type(tl.{kind})) + start"
+            moved = "" if name in self.scales else " + start"
+            yield f"{name}_at = tl.load({row}).to(tl.pointer_type(tl.{kind})){moved}"
         if self.types.rounds_param:
             yield self._key("param", 0)
         for number, (name, kind) in enumerate(self._states(), 1):
             if self.types.stochastic and kind != "float32":
                 yield self._key(name, number)
 
-    def load(self, at: At, second_pass: bool = False) -> Iterator[str]:
-        """The operands in float32; the parameter from its master copy, unless someone else changed it.
-
-        The second pass loads only what its update is made of.
-        """
-        needed = self.formula.direction(Triton(), "update").names | {"param", "master"}
-        names = [name for name in self.operands if name in needed or not second_pass]
-        for name in names:
-            wide = "" if self.operands[name] == "float32" else ".to(tl.float32)"
+    def load(self, at: At, wanted: Set[str] | None = None) -> Iterator[str]:
+        """The operands, or those wanted, in float32; a parameter from its master copy, unless someone changed it."""
+        names = {*self.operands} if wanted is None else {*wanted}
+        names |= {"master"} if self.types.master and "param" in names else set()
+        for name, kind in self.operands.items():
+            if name not in names or name in self.scales:
+                continue
+            if kind in CODES:
+                place = f"{name + SCALE}_at + ((start + i) >> {BLOCK.bit_length() - 1})"
+                yield f"{name + SCALE} = tl.load({place}, mask, other=0.0)"
+                yield f"{name} = tl.load({at(name)}, mask, other=0)"
+                yield f"{name} = decode_{kind}({name}, {name + SCALE})"
+                continue
+            wide = "" if kind == "float32" else ".to(tl.float32)"
             yield f"{name} = tl.load({at(name)}, mask, other=0.0){wide}"
-        if self.types.master:
+        if "master" in names:
             yield f"param = tl.where({self._nearest('param', 'master')} == param, master, param)"
         if "grad" in names:
             yield "grad = grad * grad_scale"
 
+    def updated(self, at: At, also: Set[str] = frozenset()) -> Iterator[str]:
+        """The update from the states as they are stored, and the operands for it; with others if wanted."""
+        yield from self.load(
+            at, self.formula.direction(Triton(), "update").names | {"param"} | also
+        )
+        yield from self.direction()
+
     def advance(self, at: At) -> Iterator[str]:
-        """Store the new states and find the update, from them as they are stored or from the old ones."""
+        """Store the new states and find the update, from them as they are stored or from the old ones.
+
+        States in blocks are stored with fewer digits than the update is made from.
+        """
         looks_back = self.formula.optimizer.looks_back
         if looks_back:
             yield from self.direction()
+        yield from self.new_states(at)
+        if not looks_back:
+            yield from self.direction()
+
+    def new_states(self, at: At) -> Iterator[str]:
+        """Find and store the new states; blocks need all of their elements in the tile."""
         if self.formula.states:
             results = {name: f"new_{name}" for name in self.formula.states}
             yield origin(self.formula.optimizer.advance)
             yield from self.formula.advance(Triton("new_", self.taken), results).lines
+        if self.types.in_blocks:
+            yield f"blocks = tl.arange(0, BLOCK // {BLOCK})"
+            yield f"begun = begin + blocks * {BLOCK} < count"
+            yield f"blocks += (start + begin) // {BLOCK}"
         for name, kind in self._states():
+            if kind in CODES:
+                yield from self._store_codes(at, name, kind)
+                continue
             rounded = self._rounded(name, f"new_{name}", kind, self.types.stochastic)
             yield f"{name} = {rounded}"
             yield self._store(at, name)
-        if not looks_back:
-            yield from self.direction()
+
+    def _store_codes(self, at: At, name: str, kind: str) -> Iterator[str]:
+        """Codes and scales of a state.
+
+        No thread can replace a scale that another has yet to read: the new one is made from all elements of the block.
+        """
+        yield f"{name} = new_{name}"
+        coded, peak = name, CODES[kind].peak
+        if not CODES[kind].signed:
+            coded = f"root_{name}"
+            yield f"{coded} = tl.sqrt_rn({name})"
+        yield f"{name}_largest = largest_of_blocks({coded}, mask, BLOCK)"
+        scale = f"block_scale({name}_largest, {peak})"
+        yield f"tl.store({name + SCALE}_at + blocks, {scale}, begun)"
+        yield f"{name}_inverse = block_inverse({name}_largest, {peak}, BLOCK)"
+        codes = f"encode_{kind}({coded}, {name}_inverse)"
+        if self.types.stochastic:
+            bits = f"random_bits(start + i, {name}_key)"
+            codes = f"stochastic_{kind}({coded}, {name}_inverse, {bits})"
+        yield f"tl.store({at(name)}, {codes}, mask)"
 
     def direction(self) -> Iterator[str]:
         """The update."""
@@ -145,6 +215,12 @@ def vectors(name: str) -> str:
 def plain(name: str) -> str:
     """Addresses of which nothing is known."""
     return f"{name}_at + i"
+
+
+def numbers(formula: Formula, loaded: frozenset[str]) -> Iterator[str]:
+    """Read the scalars that the device made; the others are arguments by value."""
+    named = [f"s_{name}" for name in formula.optimizer.scalars if name in loaded]
+    return (f"{name} = tl.load({name})" for name in named)
 
 
 def origin(declared: Declared) -> str:
