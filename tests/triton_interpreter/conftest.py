@@ -4,6 +4,8 @@ Triton reads that variable when it is imported, and interprets or compiles every
 """
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 collect_ignore_glob = [] if INTERPRETED else ["test_*.py"]
 
 if INTERPRETED:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))  # for its processes
     pytest.importorskip("triton")
     import quick_interpreter
 
