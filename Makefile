@@ -44,7 +44,7 @@ help:
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
 	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
-	@echo 'make ecosystem   small programs with transformers, Accelerate, Lightning and PEFT, in an environment of their own'
+	@echo 'make ecosystem   small programs with transformers, Accelerate, Lightning and PEFT, and docs/recipes.md, in an environment of their own'
 	@echo 'make ecosystem-npu  transformers and MMEngine on the simulated NPU, in an environment of their own'
 	@echo 'make wheel       build a manylinux wheel into dist/ and try it where no compiler is; aarch64 too if its compiler is there'
 	@echo 'make clean       remove everything the targets made, .venv included'
@@ -127,6 +127,8 @@ ecosystem:
 	@$(MAKE) --no-print-directory VENV=.venv-ecosystem ecosystem-packages
 	$(call headline,Programs that train with any torch optimizer)
 	OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem $(ECOSYSTEM_ARGS)
+	$(call headline,Their recipes)
+	OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/test_docs.py -k recipes $(ECOSYSTEM_ARGS)
 
 ecosystem-npu:
 	@$(MAKE) --no-print-directory VENV=.venv-ecosystem ecosystem-packages

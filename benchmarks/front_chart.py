@@ -15,6 +15,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.ticker import MaxNLocator
 
 from ingot.cli.bench.records import FLOOR, SMALL_FLOOR, Row, read_csv
 
@@ -74,11 +75,12 @@ def main() -> None:
     for place, (ratio, (_, ours, peer)) in enumerate(zip(ratios, bars, strict=True)):
         panel.barh(place, ratio, color="#c2410c", height=0.62)
         text = f"  {ratio:.2g} x  " if ratio >= 2 else f"  {ratio:.2f} x  "
-        panel.text(ratio, place, text, va="center", fontsize=9, fontweight="bold")
+        right = max(ratio, 1.0)  # of the line at 1, too
+        panel.text(right, place, text, va="center", fontsize=9, fontweight="bold")
         words = f"{time_of(ours)} against {time_of(peer)}, {peer.contestant}"
         panel.annotate(
             words,
-            (ratio, place),
+            (right, place),
             xytext=(50, 0),
             textcoords="offset points",
             va="center",
@@ -87,7 +89,8 @@ def main() -> None:
     panel.axvline(1.0, color="#0f172a", linewidth=1.2)
     panel.set_yticks(range(len(bars)), [title for title, *_ in bars], fontsize=9)
     panel.set_ylim(len(bars) - 0.4, -0.6)
-    panel.set_xlim(0, 2.1 * max(ratios))
+    panel.set_xlim(0, 2.0 * max(1.0, *ratios))
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set_title("On a CPU: how many times as fast as the best other one", fontsize=11)
     threads = f"{circumstances['threads']} threads"
     if any(bar[1].part in ("step", "iteration") for bar in bars):

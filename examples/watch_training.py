@@ -3,10 +3,10 @@
     python examples/watch_training.py
     ingot watch watch.jsonl --output watch.png
 
-A residual network learns a smooth function. After a third of the run, at step 400, the bias of ``blocks.2.0`` is thrown
-far below zero, as a corrupt batch or a bad restart may do: its ReLU answers 0 to everything, and no gradient comes back.
-In the last third, from step 800 on, the learning rate of ``blocks.4.2`` grows by 2% per step, as a schedule with a wrong
-sign would let it. With fewer ``--steps`` all that happens sooner, and the rate grows as far in fewer steps.
+A residual network learns a smooth function. After a third of the run, at step 400, the bias of ``blocks.2.0`` is
+thrown far below zero, as a corrupt batch or a bad restart may do: its ReLU answers 0 to everything, and no gradient
+comes back. In the last third, from step 800 on, the learning rate of ``blocks.4.2`` grows by 2% per step, as a schedule
+with a wrong sign would let it. With fewer ``--steps`` all that happens sooner, and the rate grows as far.
 The loss tells neither which layer it is nor what happens to it; the picture does.
 """
 

@@ -10,7 +10,7 @@ from tiny import Counting, language_model, make, same_bits
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from cases import Case, each_case
+from cases import CASES, Case, each_case
 from training import assert_same, tensors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -95,3 +95,34 @@ def test_the_clipping_inside_the_step_is_lightnings(case: Case) -> None:
     fit(outside, max_steps=4)
     for one, other in zip(inside.parameters(), outside.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+class Released(Module):
+    """Keeps its losses; with ``release`` its optimizer makes the step inside backward."""
+
+    def __init__(self, case: Case, release: bool) -> None:
+        super().__init__(case)
+        self.release, self.losses = release, []
+
+    def training_step(self, data: dict[str, Tensor], number: int) -> Tensor:
+        loss = super().training_step(data, number)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizers, schedules = super().configure_optimizers()
+        if self.release:
+            optimizers[0].release_gradients()
+        return optimizers, schedules
+
+    def on_after_backward(self) -> None:
+        assert {param.grad is None for param in self.parameters()} == {self.release}
+
+
+def test_released_gradients_give_the_same_losses() -> None:
+    """The step inside backward, in the closure that Lightning hands to every step."""
+    normal, released = (Released(CASES["adamw"], release) for release in (False, True))
+    for module in (normal, released):
+        fit(module, max_epochs=1, gradient_clip_val=None)
+    assert released.losses == normal.losses and len(normal.losses) == BATCHES
+    same_bits(normal.model, released.model)

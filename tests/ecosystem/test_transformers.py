@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from tiny import Counting, language_model, make, same_bits
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from cases import Case, each_case
 from ingot.optim import NpuFusedAdamW
@@ -91,3 +91,40 @@ def test_adamw_trains_as_torchs_does(tmp_path: Path) -> None:
         built.train()
         losses.append([entry["loss"] for entry in built.state.log_history if "loss" in entry])
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=0)
+
+
+class WithoutGradients(TrainerCallback):
+    """Asserts before every step that no gradient is left."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def on_pre_optimizer_step(self, *arguments: Any, model: Any, **others: Any) -> None:
+        assert all(param.grad is None for param in model.parameters())
+        self.steps += 1
+
+
+def test_released_gradients_give_the_same_losses(tmp_path: Path) -> None:
+    """The step inside backward, under Trainer's loop and schedule; it must neither accumulate nor clip."""
+    losses, models = [], []
+    for release in (False, True):
+        model = language_model()
+        optimizer = NpuFusedAdamW(model.parameters(), lr=0.01)
+        watch = WithoutGradients()
+        built = Trainer(
+            model=model,
+            args=arguments(
+                tmp_path, save_strategy="no", gradient_accumulation_steps=1, max_grad_norm=0
+            ),
+            train_dataset=Counting(),
+            optimizers=(optimizer, None),
+            callbacks=[watch] if release else [],
+        )
+        if release:
+            optimizer.release_gradients()
+        built.train()
+        assert watch.steps == (STEPS if release else 0)
+        losses.append([entry["loss"] for entry in built.state.log_history if "loss" in entry])
+        models.append(model)
+    assert losses[1] == losses[0] and len(losses[0]) == STEPS
+    same_bits(*models)

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.table import Table
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from ingot.cli.bench import floor, peers
 from ingot.cli.bench.measure import Entry, Workload
 from ingot.cli.bench.parts import Settings, run_rounds, try_out
 from ingot.cli.bench.peers import TITLES, Contestant, from_module
-from ingot.cli.bench.picture import LINE, OURS, THEIRS, machine_line
+from ingot.cli.bench.picture import LINE, OURS, THEIRS, headline
 from ingot.cli.bench.records import FLOOR, Row, compare
 from ingot.cli.bench.shapes import SHAPES, ShapeList
 from ingot.cli.bench.show import Show, number, times
@@ -146,13 +147,19 @@ def draw_eight_bit(
     places = list(range(len(found)))[::-1]
     colors = [OURS if row.ours else THEIRS for row in found]
     per_param = [(row.state_bytes or 0) / row.parameters for row in found]
-    for panel, values in ((left, [row.best_ms for row in found]), (right, per_param)):
-        panel.barh(places, values, color=colors, height=0.7)
+    # Dots, not bars: a bar on a logarithmic scale begins anywhere.
+    left.scatter([row.median_ms for row in found], places, c=colors, s=60, zorder=3)
+    right.barh(places, per_param, color=colors, height=0.7)
+    left.set_xscale("log")
+    left.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    left.xaxis.set_minor_formatter(NullFormatter())
+    for panel, values in ((left, [row.median_ms for row in found]), (right, per_param)):
         for place, value in zip(places, values, strict=True):
             panel.annotate(
                 number(value),
                 (value, place),
-                xytext=(4, 0),
+                xytext=(7, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=8,
@@ -168,11 +175,10 @@ def draw_eight_bit(
                 panel.axhline(place + 0.5, color=LINE, linewidth=0.5)
     names = [f"{TITLES[row.optimizer]}: {row.contestant}" for row in found]
     left.set_yticks(places, names, fontsize=9)
-    left.set_xscale("log")
-    left.set_xlabel("ms per step, best of the run, log scale")
+    left.set_xlabel("ms per step, median, log scale")
     right.set_xlabel("bytes of state per parameter")
     title = f"States in 8 and 16 bits, {SHAPES[found[0].shapes].title}, float32 parameters"
-    figure.suptitle(f"{title}\n{machine_line(circumstances)}", fontsize=11)
+    headline(figure, title, circumstances)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ingot.cli.bench.memory import PART, PHASES, RELEASED, Trace
 from ingot.cli.bench.peers import TITLES
-from ingot.cli.bench.picture import LINE, OURS, THEIRS, machine_line
+from ingot.cli.bench.picture import LINE, OURS, THEIRS, headline
 from ingot.cli.bench.records import Row
 from ingot.cli.bench.show import number, times
 
@@ -59,8 +59,7 @@ def draw_memory(
         line[0].set_ylabel(f"{TITLES[optimizer]}\nMB in use", fontsize=10)
     for panel in panels[-1]:
         panel.set_xlabel("seconds (under torch's profiler)", fontsize=9)
-    title = f"Memory over one iteration\n{machine_line(circumstances)}"
-    figure.suptitle(title, fontsize=11)
+    headline(figure, "Memory over one iteration", circumstances)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
@@ -70,7 +69,9 @@ def draw_trace(panel: Any, each: Trace, highest: int) -> None:
     """One iteration; ``highest`` is the larger peak of the two that are compared."""
     for name, (begin, end) in each.phases.items():
         panel.axvspan(begin, end, color=SHADES[name], linewidth=0)
-        if name != "zero_grad":
+        if name == "step":  # it may be too short for its name
+            panel.text(end, 0.02 * highest / 1e6, f"{name} ", ha="right", fontsize=8)
+        elif name != "zero_grad":
             panel.text((begin + end) / 2, 0.02 * highest / 1e6, name, ha="center", fontsize=8)
     end = max(end for _, end in each.phases.values())
     seconds = [second for second, _ in each.points] + [end]

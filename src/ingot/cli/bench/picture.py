@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -58,7 +59,7 @@ def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path)
     widen(panels)
     floor = "; black line: the same memory traffic without the math" if has_floor(race) else ""
     figure.supxlabel(f"nanoseconds per parameter, median, log scale{floor}", fontsize=10)
-    figure.suptitle(f"One optimizer step, float32\n{machine_line(circumstances)}", fontsize=11)
+    headline(figure, "One optimizer step, float32", circumstances)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
@@ -127,11 +128,17 @@ def has_floor(rows: Sequence[Row]) -> bool:
     return any(row.contestant == FLOOR for row in rows)
 
 
+def headline(figure: Any, title: str, circumstances: Mapping[str, str]) -> None:
+    """What a picture shows, and below it the machine, in as many lines as the width needs."""
+    letters = int(11.5 * figure.get_figwidth())
+    figure.suptitle(f"{title}\n{textwrap.fill(machine_line(circumstances), letters)}", fontsize=11)
+
+
 def machine_line(circumstances: Mapping[str, str]) -> str:
     """The machine and the versions in one line."""
     parts = (
         circumstances["cpu"],
-        f"{circumstances['threads']} threads",
+        f"{circumstances['threads']} thread{'s' if circumstances['threads'] != '1' else ''}",
         f"torch {circumstances['torch']}",
         f"ingot {circumstances['commit'] or circumstances['ingot']} ({circumstances['backend']})",
         circumstances["date"][:10],
@@ -165,9 +172,7 @@ def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Pa
         line[0].set_ylabel("nanoseconds per parameter, median, log scale", fontsize=9)
     for panel, optimizer in zip(panels[0], optimizers, strict=True):
         panel.set_title(TITLES[optimizer], fontsize=11, fontweight="bold")
-    figure.suptitle(
-        f"One step as the model grows, float32\n{machine_line(circumstances)}", fontsize=11
-    )
+    headline(figure, "One step as the model grows, float32", circumstances)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
@@ -192,6 +197,7 @@ def draw_growth(panel: Any, rows: Sequence[Row], part: str) -> None:
         )
     panel.set(xscale="log", yscale="log")
     panel.xaxis.set_major_formatter(FuncFormatter(short))
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.yaxis.set_minor_formatter(NullFormatter())

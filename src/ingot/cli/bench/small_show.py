@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ingot.cli.bench.models import LISTS
 from ingot.cli.bench.peers import TITLES
-from ingot.cli.bench.picture import LINE, OURS, THEIRS, machine_line
+from ingot.cli.bench.picture import LINE, OURS, THEIRS, headline
 from ingot.cli.bench.records import SMALL_FLOOR, Row
 from ingot.cli.bench.show import micro, ratio
 from ingot.cli.bench.small import ITERATION, STEP
@@ -118,8 +118,7 @@ def draw_small(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path
             panel.set_yticklabels([])
     explain(figure)
     # The panels are about one thread, whatever the rest of the run had.
-    line = machine_line({**circumstances, "threads": "1"}).replace("1 threads", "1 thread")
-    figure.suptitle(f"step() of small models, float32\n{line}", fontsize=11)
+    headline(figure, "step() of small models, float32", {**circumstances, "threads": "1"})
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
