@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 import ingot
 from ingot import backends
-from ingot.optim import NpuFusedAdamW
+from ingot.optim import NpuFusedAdamW, NpuFusedSGD
 from ingot.optimizer import FusedOptimizer
 
 Shapes = Sequence[tuple[int, ...]]
@@ -29,9 +29,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipped": {"max_grad_norm": 0.5},
     "16-bit states, stochastic": {"state_dtype": torch.bfloat16, "rounding": "stochastic"},
+    "8-bit states": {"state_dtype": "8bit"},
 }
 # float32 with sums in another order; an ulp of what is stored, and of what it does to a parameter.
-CLOSE = {"plain": 2e-6, "clipped": 2e-6, "16-bit states, stochastic": 2e-2}
+CLOSE = {"plain": 2e-6, "clipped": 2e-6, "16-bit states, stochastic": 2e-2, "8-bit states": 2e-2}
 
 
 def optimizers() -> dict[str, type[FusedOptimizer]]:
@@ -47,10 +48,12 @@ def make_params(device: str, shapes: Shapes, dtype: torch.dtype = torch.float32)
 
 
 def trained(
-    kind: Callable[..., Any], device: str, backend: str, options: dict[str, Any]
+    kind: type[FusedOptimizer], device: str, backend: str, options: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Parameters and states after some steps, on the CPU."""
     params = make_params(device, SHAPES)
+    if issubclass(kind, NpuFusedSGD):
+        options = {"momentum": 0.9, **options}  # without it there is no state
     optimizer = kind(params, lr=1e-2, backend=backend, **options)
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
