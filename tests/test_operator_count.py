@@ -11,7 +11,7 @@ from ingot.cli.bench.traffic_counter import Traffic
 from training import give_grads, make_params
 
 ELEMENTWISE, TWO_PASS = 16, 60
-NORM = 15  # the norm of all gradients, for max_grad_norm
+NORM = 11  # the norm of all gradients, for max_grad_norm
 
 
 @pytest.fixture(autouse=True)

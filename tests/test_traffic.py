@@ -30,15 +30,15 @@ def on_lists(kind: type, **options) -> Make:
 
 # The make of an optimizer and the bytes per parameter that its step may move. An ideal AdamW would move 28.
 CEILINGS = {
-    "adamw": (on_lists(NpuFusedAdamW), 80),
+    "adamw": (on_lists(NpuFusedAdamW), 72),
     "sgd": (on_lists(NpuFusedSGD, momentum=0.9), 32),
-    "adam": (on_lists(NpuFusedAdam, weight_decay=0.1), 92),
-    "bert_adam": (on_lists(NpuFusedBertAdam, max_grad_norm=1.0), 104),
-    "adadelta": (on_lists(NpuFusedAdadelta), 116),
-    "rmsprop": (on_lists(NpuFusedRMSprop), 60),
-    "rmsprop_tf": (on_lists(NpuFusedRMSpropTF), 60),
-    "lamb": (on_lists(NpuFusedLamb, weight_decay=0.1), 124),
-    "adamp": (on_lists(NpuFusedAdamP, weight_decay=0.1), 165),
+    "adam": (on_lists(NpuFusedAdam, weight_decay=0.1), 76),
+    "bert_adam": (on_lists(NpuFusedBertAdam, max_grad_norm=1.0), 97),
+    "adadelta": (on_lists(NpuFusedAdadelta), 108),
+    "rmsprop": (on_lists(NpuFusedRMSprop), 52),
+    "rmsprop_tf": (on_lists(NpuFusedRMSpropTF), 52),
+    "lamb": (on_lists(NpuFusedLamb, weight_decay=0.1), 109),
+    "adamp": (on_lists(NpuFusedAdamP, weight_decay=0.1), 162),
 }
 
 
@@ -55,10 +55,12 @@ def make_params(count: int, shape: tuple[int, ...]) -> list[Parameter]:
     return params
 
 
+@pytest.mark.parametrize("shape", [(256, 256), (16, 64)], ids=str)
 @pytest.mark.parametrize("name", CEILINGS)
-def test_bytes_per_parameter(name: str) -> None:
+def test_bytes_per_parameter(name: str, shape: tuple[int, ...]) -> None:
+    """Short rows cost AdamP 7 bytes more: the sums of a row are some numbers for its elements to bear."""
     make, ceiling = CEILINGS[name]
-    params = make_params(8, (256, 256))
+    params = make_params(8, shape)
     optimizer = make(params)
     traffic = measure(optimizer.step)
     elements = sum(param.numel() for param in params)

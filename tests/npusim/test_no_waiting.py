@@ -60,13 +60,14 @@ def test_triton_never_waits(case: Case, fake_triton: None) -> None:
     assert triton.TRITON.runs_on(torch.device("npu", 0))
 
 
+@pytest.mark.parametrize("backend", ["lists", "reference"])
 @each_case
-def test_a_rate_on_the_device_is_used_there(case: Case) -> None:
+def test_a_rate_on_the_device_is_used_there(case: Case, backend: str) -> None:
     """As it is at the time of the step, and with the numbers of a float."""
     runs = []
     for tensor in (False, True):
         lr = torch.tensor(0.01, device="npu") if tensor else 0.01
-        optimizer = on_npu(case, "reference", lr)
+        optimizer = on_npu(case, backend, lr)
         for number in (1, 2):
             if tensor:
                 optimizer.param_groups[0]["lr"].fill_(0.01 / (1 + number))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class Lists(Backend):
         work: Work = bucket.prepared
         for each in work.matrices:
             operands = Operands(bucket, each.members)
-            update = work.fused(operands, work.run(operands, ("update",), advanced=False))
+            update = work.run(operands, ("update",), advanced=False)
             own_keep, own_rate = (
                 f.index_select(0, each.row_index) if isinstance(f, Tensor) else f
                 for f in (keep, rate)
@@ -158,11 +158,11 @@ class Work:
         self, results: tuple[str, ...], *, own_grad: bool = False, advanced: bool = True
     ) -> Program:
         """The list operators that compute some results of the formula."""
-        purpose = Purpose(results, advanced, self.exact, own_grad, *self.facts)
+        purpose = Purpose(results, advanced, self.exact, own_grad, self.facts)
         return program(self.bucket.variant, purpose)
 
-    def call(self, operands: Operands, last: str) -> Any:
-        """Advance and store the states, then compute ``param`` or ``update``."""
+    def call(self, operands: Operands, last: str) -> Piece:
+        """Advance and store the states, then compute ``param`` or ``update``; see ``run``."""
         states, own = self.bucket.variant.states, operands.own_grad and last == "param"
         if not self.splits:
             result = self.run(operands, (*states, last), own_grad=own)
@@ -172,25 +172,22 @@ class Work:
         operands.store_states(reload=True)
         return self.run(operands, (last,), own_grad=own, advanced=False)
 
-    def run(self, operands: Operands, results: tuple[str, ...], **purpose: bool) -> Any:
-        """Run one program over the operands of a round."""
-        call = self.program(results, **purpose).call
-        states = [state.tensors for state in operands.states]
-        return call(operands.param.tensors, operands.grad, *states, self.bucket.scalars)
+    def run(self, operands: Operands, results: tuple[str, ...], **purpose: bool) -> Piece:
+        """Run one program over the operands of a round; returns the update, empty if it computes none."""
+        program = self.program(results, **purpose)
+        lists = [operands.param.tensors, operands.grad, *(each.tensors for each in operands.states)]
+        update = Piece([])
+        if "update" in results:
+            update = Piece.new(operands.param.tensors, self.dtype, zero=program.adds)
+            lists.append(update.tensors)
+        program.call(*lists, self.bucket.scalars)
+        return update
 
     def first(self, each: Matrices) -> tuple[Operands, Piece, Tensor | None]:
         """First pass over some tensors: their states advanced, the sums of their rows in ``each.rows``."""
         operands = Operands(self.bucket, each.members)
-        update = self.fused(operands, self.call(operands, "update"))
+        update = self.call(operands, "update")
         return operands, update, each.add_up(operands, update)
-
-    def fused(self, operands: Operands, update: list[Tensor]) -> Piece:
-        """The updates in one piece of memory, which may be overwritten."""
-        used = [operands.param.tensors, operands.grad, *(each.tensors for each in operands.states)]
-        (one, *more), own = update, not any(update is tensors for tensors in used)
-        if own and not more and one.is_contiguous():
-            return Piece(update, one.view(-1))
-        return Piece.copy(update, self.dtype)
 
 
 @cache

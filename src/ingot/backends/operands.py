@@ -80,12 +80,16 @@ class Piece:
     @classmethod
     def copy(cls, tensors: Sequence[Tensor], dtype: torch.dtype) -> Piece:
         """Copies in one new piece of memory, in row-major order whatever the layout."""
-        flat = torch.empty(
-            sum(tensor.numel() for tensor in tensors), dtype=dtype, device=tensors[0].device
-        )
-        piece = cls.view(flat, tensors)
+        piece = cls.new(tensors, dtype)
         torch._foreach_copy_(piece.tensors, list(tensors))
         return piece
+
+    @classmethod
+    def new(cls, like: Sequence[Tensor], dtype: torch.dtype, *, zero: bool = False) -> Piece:
+        """New memory, shaped like these tensors, zero or not yet written."""
+        make = torch.zeros if zero else torch.empty
+        size = sum(tensor.numel() for tensor in like)
+        return cls.view(make(size, dtype=dtype, device=like[0].device), like)
 
     @classmethod
     def view(cls, flat: Tensor, like: Sequence[Tensor]) -> Piece:

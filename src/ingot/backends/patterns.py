@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ingot.declare.trace import Value
+
+if TYPE_CHECKING:
+    from ingot.backends.emit import Facts
 
 # sign or word -> the list operator and how its operands stand
 UNARY = {"sqrt": "sqrt", "abs": "abs", "neg": "neg"}
 BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "div", "maximum": "maximum"}
+TAKES_TENSOR = (
+    "+*/"  # of these, list operators take a number that is a 0-dim tensor; others would wait for it
+)
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,8 @@ def negated(text: str) -> str:
 class Selection:
     """The instructions that compute some values, in an order in which operands are overwritten last."""
 
-    def __init__(
-        self, wanted: dict[str, Value], exact: bool, complements: frozenset[tuple[str, str]]
-    ) -> None:
-        self.wanted, self.exact, self.complements = wanted, exact, complements
+    def __init__(self, wanted: dict[str, Value], exact: bool, facts: Facts) -> None:
+        self.wanted, self.exact, self.facts = wanted, exact, facts
         self.uses: Counter[Value] = Counter(wanted.values())
         seen: set[Value] = set()
         for value in wanted.values():
@@ -110,7 +115,9 @@ class Selection:
         if value.op in BINARY:
             (two,) = more
             if two.is_number:
-                return Instruction(value, BINARY[value.op], (one,), number(two))
+                if self._is_plain(two) or value.op in TAKES_TENSOR:
+                    return Instruction(value, BINARY[value.op], (one,), number(two))
+                return self._one_by_one(value)
             if not one.is_number:
                 both = (0, 1) if value.op in "+*" and one is not two else (0,)
                 return Instruction(value, BINARY[value.op], (one, two), targets=both)
@@ -134,6 +141,10 @@ class Selection:
         for x, y, minus in ways:
             if x.is_number or y.is_number or (self.uses[y] > 1 and not is_scaled(y)):
                 continue
+            if is_scaled(y) and not self._is_plain(
+                *y.args
+            ):  # list operators take factors as floats
+                continue
             for operator, lists, factor in self._terms(y):
                 factor = negated(factor) if minus else factor
                 word = "alpha" if operator == "add" else "value"
@@ -144,7 +155,7 @@ class Selection:
         if not (is_scaled(left) and is_scaled(right)):
             return False
         pair = tuple(text.removeprefix("s.") for _, text in map(factored, (left, right)))
-        return pair in self.complements
+        return pair in self.facts.complements
 
     def _is_product(self, value: Value) -> bool:
         """Whether addcmul or addcdiv compute it on the way."""
@@ -159,12 +170,33 @@ class Selection:
         inner, factor = factored(y)
         if inner.op in ("*", "/") and (inner is y or self._is_product(inner)):
             a, b = inner.args
-            if is_scaled(a) and factor == "1.0":
+            if is_scaled(a) and self._is_plain(*a.args) and factor == "1.0":
                 a, factor = factored(a)
+            if inner.op == "/":
+                b, factor = self._unscaled(b, factor)
             if not a.is_number and not b.is_number:
                 yield ("addcmul" if inner.op == "*" else "addcdiv"), (a, b), factor
         if is_scaled(y):
             yield "add", (inner,), factor
+
+    def _unscaled(self, denom: Value, factor: str) -> tuple[Value, str]:
+        """``factor / (x * n + m)`` as ``(factor / n) / (x + m / n)``, which saves the multiplication of a list."""
+        if denom.op == "+" and self.uses[denom] == 1 and is_scaled(denom.args[0]):
+            (x, text), addend = factored(denom.args[0]), denom.args[1]
+            n = next(arg for arg in denom.args[0].args if arg.is_number)
+            known = n.op == "scalar" and n.args[0] in self.facts.divisors
+            if known and addend.is_number and self._is_plain(addend):
+                return x + addend / n, f"({factor} / {text})"
+        return denom, factor
+
+    def _is_plain(self, *values: Value) -> bool:
+        """Whether the numbers among some values, and what they are computed from, are floats."""
+        return all(
+            self._is_plain(*value.operands)
+            and not (value.op == "scalar" and value.args[0] in self.facts.tensors)
+            for value in values
+            if value.is_number
+        )
 
     def _one_by_one(self, value: Value) -> Instruction:
         """What torch has no list operator for."""

@@ -115,18 +115,24 @@ class Value:
 
 
 class Graph:
-    """The values of one variant; ``ones`` are scalars known to be 1, by which nothing is multiplied."""
+    """The values of one variant; scalars known to be 1 multiply nothing, scalars known to be 0 are not added.
 
-    def __init__(self, ones: frozenset[str] = frozenset()) -> None:
-        self.ones = ones
+    A product with 0 stays: of an infinite element it is NaN.
+    """
+
+    def __init__(
+        self, ones: frozenset[str] = frozenset(), zeros: frozenset[str] = frozenset()
+    ) -> None:
+        self.neutral = {"*": ones, "+": zeros}
         self._known: dict[Any, Value] = {}
 
     def value(self, op: str, *args: Any) -> Value:
         """The value of an operation; numbers become constants."""
         operands = [arg if isinstance(arg, Value) else self._constant(arg) for arg in args]
-        if op == "*":
+        if op in self.neutral:
             for one, other in (operands, reversed(operands)):
-                if one.op == "scalar" and one.args[0] in self.ones and not other.is_number:
+                known = one.op == "scalar" and one.args[0] in self.neutral[op]
+                if known and not other.is_number:
                     return other
         return self._make(op, *operands)
 
@@ -149,16 +155,21 @@ class Graph:
 
 
 def trace(
-    variant: Variant, ones: frozenset[str] = frozenset(), *, advanced: bool = True
+    variant: Variant,
+    ones: frozenset[str] = frozenset(),
+    zeros: frozenset[str] = frozenset(),
+    *,
+    advanced: bool = True,
 ) -> dict[str, Value]:
     """The new states by name, ``update``, and for elementwise optimizers ``param``.
 
     Args:
         variant: the formula.
         ones: the scalars that are 1 in this step.
+        zeros: those that are 0.
         advanced: whether the update is computed from the states this advances; if not, from those it is given.
     """
-    graph = Graph(ones)
+    graph = Graph(ones, zeros)
     scalars = _Scalars(graph.scalar)
     param, grad = graph.input("param"), graph.input("grad")
     states: list[Any] = [graph.input(name) for name in variant.states]

@@ -58,12 +58,18 @@ def clip_in_step(
     for bucket in buckets:
         group, dtype = bucket.members.group, bucket.members.dtype
         for clip in wanted[group]:
-            norm = whole if clip.scope == "all" else root(squares[group, dtype])
-            factor = coefficient(clip, norm * magnitude(bucket.grad_scale))
+            every = clip.scope == "all" or len(squares) == 1
+            norm = whole if every else root(squares[group, dtype])
+            factor = coefficient(clip, scaled(norm, magnitude(bucket.grad_scale)))
             if isinstance(factor, Tensor):
                 factor = factor.to(bucket.params[0].device)
-            bucket.grad_scale = bucket.grad_scale * factor
-    return reported(whole * scale, [bucket.grads[0] for bucket in buckets])
+            bucket.grad_scale = scaled(factor, bucket.grad_scale)
+    return reported(scaled(whole, scale), [bucket.grads[0] for bucket in buckets])
+
+
+def scaled(number: Tensor | float, scale: Tensor | float) -> Tensor | float:
+    """A product; the usual scale of 1 costs no operator."""
+    return number if isinstance(scale, float) and scale == 1.0 else number * scale
 
 
 def root(squares: Tensor | float) -> Tensor | float:
