@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from ingot.cli.bench.models import LISTS
 from ingot.cli.bench.peers import TITLES
 from ingot.cli.bench.records import FLOOR
 from ingot.cli.bench.shapes import DEFAULT, SHAPES
@@ -15,10 +16,17 @@ from ingot.cli.bench.shapes import DEFAULT, SHAPES
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: written by benchmarks/summarize.py -->", "<!-- end of results -->"
-PICTURES = [
-    "![Nanoseconds per parameter of everybody, on one scale](../benchmarks/results/race.png)",
-    "",
-    "![Nanoseconds per parameter as the model grows](../benchmarks/results/scaling.png)",
+# Pictures of `ingot bench`; those that are not in the results are left out.
+PICTURES = {
+    "race.png": "Nanoseconds per parameter of everybody, on one scale",
+    "scaling.png": "Nanoseconds per parameter as the model grows",
+    "small.png": "Microseconds of a step of small models",
+    "8bit.png": "Time and bytes of states in 8 and 16 bits",
+    "memory.png": "Memory over one iteration, with normal steps and with released gradients",
+}
+SMALL = [
+    "On one thread. The time of the fastest other implementation divided by ours: medians, and in parentheses the best",
+    "ones. Above 1 ours is the faster.",
     "",
 ]
 RATIOS = [
@@ -48,10 +56,11 @@ def lines_of_table(heading: list[str], body: list[list[str]]) -> list[str]:
 
 def circumstances(rows: list[Row]) -> list[str]:
     row = rows[0]
+    threads = max(int(r["threads"]) for r in rows)  # small models are timed on one, too
     busy = max(float(r["others_cpu"] or 0) for r in rows)
     return [
         f"Measured on {row['date'][:10]} at commit `{row['commit']}`: {row['cpu']}, {row['cores']} cores, "
-        f"{row['threads']} threads, {row['instructions']}, Python {row['python']}, torch {row['torch']}, "
+        f"{threads} threads, {row['instructions']}, Python {row['python']}, torch {row['torch']}, "
         f"backend `{row['backend']}`. Other processes used at most {busy:.0%} of the machine during a race.",
         "",
     ]
@@ -131,6 +140,67 @@ def others(rows: list[Row]) -> list[str]:
     return [*lines, *lines_of_table(heading, body)]
 
 
+def small(rows: list[Row]) -> list[str]:
+    """Small models: the step alone, and a whole iteration."""
+    lines = []
+    for part, title in (("step", "the step"), ("iteration", "a whole iteration")):
+        found = [r for r in rows if (r["part"], r["threads"], r["ours"]) == (part, "1", "True")]
+        own = {(row["optimizer"], row["shapes"]): row for row in found}
+        keys = [key for key in LISTS if any(shapes == key for _, shapes in own)]
+        body = [
+            [name, *(ratio(own.get((optimizer, key))) for key in keys)]
+            for optimizer, name in TITLES.items()
+            if any(first == optimizer for first, _ in own)
+        ]
+        if body:
+            lines += [f"### Small models: {title}", "", *SMALL]
+            lines += lines_of_table(["", *(LISTS[key].title for key in keys)], body)
+    return lines
+
+
+def eight_bit(rows: list[Row]) -> list[str]:
+    """States in 8 and 16 bits."""
+    found = [row for row in rows if row["part"] == "8bit" and row["contestant"] != FLOOR]
+    if not found:
+        return []
+    body = [
+        [
+            f"{TITLES[row['optimizer']]}, {row['contestant']}",
+            f"{number(row['best_ms'])} ({number(row['median_ms'])})",
+            f"{int(row['state_bytes']) / int(row['parameters']):.2f}",
+        ]
+        for row in found
+    ]
+    lines = [f"### States in 8 and 16 bits, on {SHAPES[found[0]['shapes']].title}", ""]
+    heading = ["", "ms per step, best (median)", "bytes of state per parameter"]
+    return [*lines, *lines_of_table(heading, body)]
+
+
+def memory(rows: list[Row]) -> list[str]:
+    """One iteration with normal steps and with released gradients."""
+    found = [row for row in rows if row["part"] == "memory"]
+    if not found:
+        return []
+    body = [
+        [
+            f"{TITLES[row['optimizer']]}, {row['contestant'].removeprefix('ingot ')}",
+            f"{number(row['best_ms'])} ({number(row['median_ms'])})",
+            number(row["peak_mb"]),
+            f"{float(row['grads_saved']):.0%}" if row["grads_saved"] else "",
+        ]
+        for row in found
+    ]
+    size = f"{int(found[0]['parameters']) / 1e6:.1f}"
+    lines = [f"### The step inside backward, a transformer of {size} M parameters", ""]
+    heading = [
+        "",
+        "ms per iteration, best (median)",
+        "MB at the peak",
+        "of the gradients' memory saved",
+    ]
+    return [*lines, *lines_of_table(heading, body)]
+
+
 def growth(rows: list[Row]) -> list[str]:
     """Nanoseconds per element and per tensor along the two ladders."""
     lines = []
@@ -157,11 +227,16 @@ def main() -> None:
     with (HERE / "results" / "bench.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     race = [row for row in rows if row["part"] == "race"]
-    lines = [*circumstances(rows), *ratios(race), *times(race), *others(rows), *growth(rows)]
+    lines = []
+    for name, words in PICTURES.items():
+        if (HERE / "results" / name).exists():
+            lines += [f"![{words}](../benchmarks/results/{name})", ""]
+    lines += [*circumstances(rows), *ratios(race), *small(rows), *times(race), *eight_bit(rows)]
+    lines += [*memory(rows), *others(rows), *growth(rows)]
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
-    text = "\n".join([BEGIN, "", *PICTURES, *lines, *LINK]) + END
+    text = "\n".join([BEGIN, "", *lines, *LINK]) + END
     PAGE.write_text(before + text + after, encoding="utf-8")
 
 
