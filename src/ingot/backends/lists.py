@@ -18,7 +18,7 @@ from torch import Tensor
 from ingot.backends.backend import Backend, reserve
 from ingot.backends.emit import Program, Purpose, facts, program
 from ingot.backends.matrices import Matrices, matrices
-from ingot.backends.operands import Operands, Piece, limit, rounds, units
+from ingot.backends.operands import Operands, Piece, rounds_of
 from ingot.backends.patterns import complement_candidates
 from ingot.declare.spec import Variant
 from ingot.declare.trace import Untraceable, trace
@@ -109,7 +109,7 @@ class Work:
                 self.sums.zero_()  # made here, before the commit
             self.rounds = [(each.members, each.size) for each in self.matrices]
         else:
-            self.rounds = rounds(units(bucket), limit(bucket))
+            self.rounds = rounds_of(bucket)
         if bucket.rounding is not None:
             assert bucket.rounding.keys
 

@@ -37,6 +37,14 @@ class Unit(NamedTuple):
         return tensors[self.member] if self.rows is None else tensors[self.member][self.rows]
 
 
+def rounds_of(bucket: Bucket) -> list[tuple[list[Unit], int]]:
+    """The rounds of an elementwise optimizer; whether all tensors fit into one is seen first, as it is quick."""
+    sizes = [param.numel() for param in bucket.params]
+    if 0 < sum(sizes) <= limit(bucket):
+        return [([Unit(member) for member, size in enumerate(sizes) if size], sum(sizes))]
+    return rounds(units(bucket), limit(bucket))
+
+
 def units(bucket: Bucket) -> Iterator[tuple[Unit, int]]:
     """All units that have elements, with their number; of elementwise optimizers large tensors are cut."""
     most = limit(bucket)
