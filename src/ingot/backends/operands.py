@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 # Elements taken at a time: temporaries never have more (or than the largest tensor that cannot be cut). An operator of
 # 64 MiB takes far longer than its launch.
 ROUND = 1 << 24
-# On the CPU smaller rounds stay in the cache in part, and fewer pages are new in every step.
+# On the CPU the temporaries of large rounds can be new memory in every step, page by page. AdamW on 12 tensors of
+# 768 x 3072, each size in a process of its own, one thread, processor time, best of 12 steps: 178 ms and 23,000 page
+# faults with 2^24, 139 with 2^22, 141 with 2^20, 142 with 2^18, 175 with 2^16.
 ROUND_ON_CPU = 1 << 20
 
 
