@@ -21,6 +21,8 @@ tools_stamp := $(VENV)/.stamp-tools
 package_stamp := $(VENV)/.stamp-ingot$(if $(INGOT_REQUIRE_NATIVE),-native)$(if $(INGOT_PURE),-pure)
 peers_stamp := $(VENV)/.stamp-peers
 ecosystem_stamp := $(VENV)/.stamp-ecosystem
+# triton-ascend is another package of the name triton: it must not replace the one the tests use.
+ascend := $(VENV)/triton-ascend
 docs_stamp := .venv-docs/.stamp
 wheel_stamp := .venv-wheel/.stamp
 # The declared math is compiled too, so a change to it is a change of the native core.
@@ -28,7 +30,7 @@ package_sources := pyproject.toml $(wildcard CMakeLists.txt) $(shell find csrc s
 
 headline = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help demo test test-every bench docs docs-site lint asan tsan kernels big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
+.PHONY: help demo test test-every bench docs docs-site lint asan tsan kernels kernels-ascend big fuzz soak ecosystem ecosystem-npu ecosystem-packages setup peers wheel clean
 
 help:
 	@echo 'make demo        train one small network with every optimizer: a table and out/demo.png (half a minute; the first time 2 to 5 minutes)'
@@ -41,6 +43,7 @@ help:
 	@echo 'make asan        the tests of the native core under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan        every optimizer on four threads under ThreadSanitizer'
 	@echo 'make kernels     compile every Triton kernel for four kinds of GPU, none needed; writes docs/kernels.md (about 10 minutes)'
+	@echo 'make kernels-ascend  lower every Triton kernel for an Ascend 910B with triton-ascend, none needed (about 2 minutes)'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
 	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
@@ -109,6 +112,10 @@ tsan: $(package_stamp)
 kernels: $(package_stamp)
 	$(call headline,Kernels of Triton for sm_80 sm_90 sm_100 and gfx942)
 	PYTHONPATH=tests $(bin)/python tests/compiled_kernels.py --write docs/kernels.md
+
+kernels-ascend: $(ascend)/.stamp
+	$(call headline,Kernels of Triton for Ascend)
+	PYTHONPATH=$(ascend):tests $(bin)/python tests/ascend_kernels.py
 
 big: $(package_stamp)
 	$(call headline,A tensor of more than 2^31 elements)
@@ -184,6 +191,11 @@ $(peers_stamp): requirements-bench.txt $(package_stamp)
 $(ecosystem_stamp): requirements-ecosystem.txt $(package_stamp)
 	$(call headline,Installing the programs of requirements-ecosystem.txt)
 	@$(pip) --no-deps -r requirements-ecosystem.txt
+	@touch $@
+
+$(ascend)/.stamp: $(package_stamp)
+	$(call headline,Installing triton-ascend into $(ascend))
+	@$(pip) --no-deps --upgrade --target $(ascend) triton-ascend==3.2.0 pybind11==3.1.0
 	@touch $@
 
 $(docs_stamp): requirements-docs.txt

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 pytest.importorskip("triton")
+from triton.backends.compiler import GPUTarget
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("Triton interprets in this process", allow_module_level=True)
 
@@ -17,6 +19,7 @@ import fake_triton
 from cases import CASES
 from fake_triton import FakeDriver
 from ingot.backends import TRITON
+from ingot.backends import triton as backend
 from ingot.backends.triton_kernels import build, layout
 from training import give_grads, make_params
 
@@ -96,6 +99,16 @@ def test_it_is_chosen_by_itself(fake: FakeDriver) -> None:
     (bucket,) = optimizer._plan()
     assert TRITON.suits(bucket) and TRITON.runs_on(torch.device("cpu"))
     assert not TRITON.runs_on(torch.device("meta"))
+
+
+def test_a_driver_of_triton_ascend(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 3.2 names the kind of its target, and no device of torch."""
+    monkeypatch.delattr(FakeDriver, "get_active_torch_device")
+    target = GPUTarget("npu", "Ascend910B3", 0)
+    monkeypatch.setattr(FakeDriver, "get_current_target", lambda self: target)
+    fake_triton.forget()
+    assert TRITON.unavailable() is None and backend._driven() == "npu"
+    assert build.options_here() == {"num_warps": 4, "enable_fp_fusion": False}
 
 
 def test_a_failing_compiler_warns_once_and_names_the_kernel(

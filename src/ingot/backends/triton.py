@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 
 from ingot.backends.backend import Backend
 from ingot.backends.triton_kernels import build, layout
+from ingot.backends.triton_kernels.build import INTERPRETED
 from ingot.backends.triton_kernels.step import NAMES, Step
 from ingot.declare.language import Refused
 from ingot.storage.blockwise8 import Blockwise8
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from ingot.reductions.rows import PerRow
     from ingot.step.bucket import Bucket
 
-# Triton's own switch: kernels are then run as Python on the CPU, to find out what they compute.
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
-
 
 @cache
 def _problem() -> str | None:
@@ -33,10 +31,9 @@ def _problem() -> str | None:
     if find_spec("triton") is None:
         return "the package triton is not installed"
     try:
-        from triton.runtime import driver
-
+        import_module("triton.runtime")
         if not INTERPRETED:
-            driver.active.get_active_torch_device()
+            active_device()
     except Exception as error:
         return f"Triton finds no device that it has a driver for ({build.first_line(error)})"
     return None
@@ -47,11 +44,18 @@ def _driven() -> str | None:
     """The type of the device that Triton makes kernels for."""
     if _problem() is not None:
         return None
-    if INTERPRETED:
-        return "cpu"
+    return "cpu" if INTERPRETED else active_device()
+
+
+def active_device() -> str:
+    """The same, as Triton's driver says it; raises if there is no driver, or more than one."""
     from triton.runtime import driver
 
-    kind: str = driver.active.get_active_torch_device().type
+    kind: str
+    if hasattr(driver.active, "get_active_torch_device"):
+        kind = driver.active.get_active_torch_device().type
+    else:  # triton-ascend 3.2
+        kind = driver.active.get_current_target().backend
     return kind
 
 

@@ -10,6 +10,8 @@ from ingot.declare.targets import Triton
 
 SCORES = ("row_scores", "total_score")
 
+ZEROS = "tl.zeros((BLOCK,), tl.float32)"
+
 Lines = Iterator[str]
 
 
@@ -32,7 +34,7 @@ def between(formula: Formula, loaded: frozenset[str] = frozenset()) -> str:
             return
         score = formula.score(Triton("own_", KERNEL_NAMES, {"sums": "row"}), "score")
         yield origin(optimizer.score)
-        yield "scores = tl.zeros((BLOCK,), tl.float32)"
+        yield f"scores = {ZEROS}"
         added = [*score.lines, "scores += tl.where(mask, score, 0.0)"]
         yield from each_row(added, {name for _, name in score.fields})
         yield "row_scores = tl.sum(scores, 0)"
@@ -41,15 +43,16 @@ def between(formula: Formula, loaded: frozenset[str] = frozenset()) -> str:
 
     def factors() -> Lines:
         assert optimizer.finish is not None
-        finish = formula.finish(Triton("own_", KERNEL_NAMES))
+        finish = formula.finish(Triton("own_", KERNEL_NAMES, {"total": "whole"}))
         if optimizer.score is None:
             yield from [f"{name} = 0.0" for name in sorted(finish.names & {*SCORES})]
         yield origin(optimizer.finish)
-        inner = [*finish.lines]
+        # One place per row also for what is the same in all: triton-ascend 3.2 cannot divide single numbers.
+        wholes = sorted(name for record, name in finish.fields if record == "total")
+        inner = [f"whole_{name} = tl.where(mask, total_{name}, 1.0)" for name in wholes]
+        inner += finish.lines
         for offset, result in zip(("", "rows + "), FINISHED, strict=True):
-            whole = (
-                f"{result} + tl.zeros((BLOCK,), tl.float32)"  # it may be one number for all rows
-            )
+            whole = f"{result} + {ZEROS}"  # it may be one number for all rows
             inner.append(f"tl.store(factors + {offset}start + i, {whole}, mask)")
         yield from each_row(inner, {name for record, name in finish.fields if record == "row"})
 
@@ -60,7 +63,7 @@ def between(formula: Formula, loaded: frozenset[str] = frozenset()) -> str:
         yield "count = tl.load(first_rows + t + 1) - start"
         yield "row_root_n = tl.load(roots + 2 * t)"
         yield "total_root_n = tl.load(roots + 2 * t + 1)"
-        yield from [f"total_{name} = tl.zeros((BLOCK,), tl.float32)" for name in names]
+        yield from [f"total_{name} = {ZEROS}" for name in names]
         yield from each_row([f"total_{name} += row_{name}" for name in names], {*names})
         yield from [f"total_{name} = tl.sum(total_{name}, 0)" for name in names]
         yield from scores()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,6 +20,8 @@ from ingot.declare.live import formula as formula_of
 from ingot.declare.spec import Variant
 
 THREADS = 128  # of a program; see layout.BLOCKS
+# Triton's own switch: kernels are then run as Python on the CPU, to find out what they compute.
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
 def options(kind: str = "", warp: int = 0) -> dict[str, Any]:
@@ -35,11 +38,10 @@ def options(kind: str = "", warp: int = 0) -> dict[str, Any]:
 @cache
 def options_here() -> dict[str, Any]:
     """The same for the device of this machine."""
-    from triton import knobs
+    if INTERPRETED:
+        return options()
     from triton.runtime import driver
 
-    if knobs.runtime.interpret:
-        return options()
     target = driver.active.get_current_target()
     return options(target.backend, target.warp_size)
 
@@ -106,9 +108,9 @@ class Kernel:
         key = device, tuple(constants.items())
         if self.broken is None and key not in self.compiled:
             try:
-                made = self.function.warmup(*arguments, grid=(1,), **constants, **options_here())
-                if made is not None:  # None: interpreted
-                    made._init_handles()  # loads it, too
+                if not INTERPRETED:
+                    ready = {"grid": (1,), **constants, **options_here()}
+                    self.function.warmup(*arguments, **ready)._init_handles()  # loads it, too
             except Exception as error:
                 self.broken = f"Triton cannot compile the kernel {self.name} ({first_line(error)})"
                 warnings.warn(f"ingot: {self.broken}; another backend is used", stacklevel=2)
