@@ -15,7 +15,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.ticker import MaxNLocator
 
 from ingot.cli.bench.records import FLOOR, SMALL_FLOOR, Row, read_csv
 
@@ -51,7 +50,8 @@ def race_of(rows: list[Row], part: str, optimizer: str, shapes: str) -> tuple[Ro
 
 def time_of(row: Row) -> str:
     """The median in a unit that suits it."""
-    return f"{row.median_ms:.3g} ms" if row.median_ms >= 1 else f"{1e3 * row.median_ms:.3g} µs"
+    value, unit = (row.median_ms, "ms") if row.median_ms >= 1 else (1e3 * row.median_ms, "µs")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def main() -> None:
@@ -70,10 +70,10 @@ def main() -> None:
             bars.append((title, *pair))
     if not bars:
         raise SystemExit("nothing to draw")
-    figure, panel = pyplot.subplots(figsize=(8.6, 1.2 + 0.34 * len(bars)), layout="constrained")
+    figure, panel = pyplot.subplots(figsize=(9.4, 1.2 + 0.34 * len(bars)), layout="constrained")
     ratios = [peer.median_ms / ours.median_ms for _, ours, peer in bars]
     for place, (ratio, (_, ours, peer)) in enumerate(zip(ratios, bars, strict=True)):
-        panel.barh(place, ratio, color="#c2410c", height=0.62)
+        panel.barh(place, ratio - 1.0, left=1.0, color="#c2410c", height=0.62)
         text = f"  {ratio:.2g} x  " if ratio >= 2 else f"  {ratio:.2f} x  "
         right = max(ratio, 1.0)  # of the line at 1, too
         panel.text(right, place, text, va="center", fontsize=9, fontweight="bold")
@@ -89,9 +89,14 @@ def main() -> None:
     panel.axvline(1.0, color="#0f172a", linewidth=1.2)
     panel.set_yticks(range(len(bars)), [title for title, *_ in bars], fontsize=9)
     panel.set_ylim(len(bars) - 0.4, -0.6)
-    panel.set_xlim(0, 2.0 * max(1.0, *ratios))
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.set_title("On a CPU: how many times as fast as the best other one", fontsize=11)
+    panel.set_xscale("log")
+    panel.set_xlim(min(0.9, 0.9 * min(ratios)), 100.0 * max(2.0, *ratios))  # room for the words
+    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if tick <= 2.0 * max(ratios)]
+    panel.set_xticks(ticks, [f"{tick}" for tick in ticks])
+    panel.minorticks_off()
+    panel.set_title(
+        "On a CPU: how many times as fast as the best other one (log scale)", fontsize=11
+    )
     threads = f"{circumstances['threads']} threads"
     if any(bar[1].part in ("step", "iteration") for bar in bars):
         threads += " (small models: 1)"

@@ -50,7 +50,9 @@ def draw_race(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path)
             if column:
                 panel.set_yticklabels([])
             else:
-                panel.set_ylabel(TITLES[optimizer], fontsize=11, fontweight="bold", labelpad=10)
+                # In two lines: a row of two contestants is shorter than "RMSprop momentum".
+                title = TITLES[optimizer].replace(" ", "\n")
+                panel.set_ylabel(title, fontsize=10, fontweight="bold", labelpad=10)
             if line == 0:
                 size = f"{found[0].tensors} tensors, {found[0].parameters / 1e6:.1f} M parameters"
                 panel.set_title(f"{SHAPES[key].title}\n", fontsize=11, fontweight="bold")
@@ -172,6 +174,7 @@ def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Pa
         line[0].set_ylabel("nanoseconds per parameter, median, log scale", fontsize=9)
     for panel, optimizer in zip(panels[0], optimizers, strict=True):
         panel.set_title(TITLES[optimizer], fontsize=11, fontweight="bold")
+        panel.legend(fontsize=8, frameon=False)  # the panel below has the same lines
     headline(figure, "One step as the model grows, float32", circumstances)
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -203,7 +206,6 @@ def draw_growth(panel: Any, rows: Sequence[Row], part: str) -> None:
     panel.yaxis.set_minor_formatter(NullFormatter())
     panel.grid(color="#e2e8f0", linewidth=0.7)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(fontsize=8, frameon=False)
 
 
 def short(value: float, _: object = None) -> str:
