@@ -15,6 +15,7 @@ import pytest
 from npusim_paths import ROOT, Run
 
 import ingot.npusim
+from ingot.step import transit
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -65,3 +66,15 @@ def _metadata(site: Path) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ingot\nVersion: 0\n")
     (info / "entry_points.txt").write_text(f"[torch.backends]\n{declared.replace(chr(34), '')}\n")
     return site
+
+
+@pytest.fixture(params=[100, 1 << 22], ids=["small pieces", "one piece"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket is run in several pieces, and whole."""
+    monkeypatch.setattr(transit, "PIECE", request.param)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bucket is run in many pieces."""
+    monkeypatch.setattr(transit, "PIECE", 20)

@@ -1,4 +1,4 @@
-"""Where things are, and the type of the fixture `run`, for the tests of the simulated NPU."""
+"""Where things are, the type of the fixture `run`, and what it says, for the tests of the simulated NPU."""
 
 import subprocess
 from collections.abc import Callable
@@ -10,3 +10,6 @@ ROOT = HERE.parents[1]
 DOCUMENTS = ROOT.parent / "shared" / "documents"
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# What a process says when it gets the simulated NPU.
+SIMULATED = "the NPU of this process is simulated"

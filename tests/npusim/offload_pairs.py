@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from cases import Case, Options
+from cases import CASES, Case, Options
 from ingot.optimizer import FusedOptimizer
+from ingot.storage.offload import Offload
 from ingot.storage.transfer import HOST
 from training import assert_same, give_grads, make_params, params_of, tensors_of
 
+ADAMW = CASES["adamw"]
 # Sizes below and above those that are kept as 8-bit codes, none and one element, no and several dimensions.
 SHAPES = [(7,), (), (0,), (4, 3), (70, 65), (2, 3, 2, 2), (33, 31)]
 
@@ -110,3 +112,11 @@ class LateTransfer:
         self.waiting.remove(next(e for e in self.waiting if e[0] == each[0]))
         with torch.no_grad():
             each[2].copy_(each[1])
+
+
+def late(optimizer: FusedOptimizer) -> LateTransfer:
+    """Give an optimizer a device whose copies come late and out of order."""
+    offload = optimizer._offload
+    assert isinstance(offload, Offload)
+    offload.transfer = LateTransfer()
+    return offload.transfer

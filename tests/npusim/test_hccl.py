@@ -32,6 +32,11 @@ def test_collectives(torchrun: Run) -> None:
     assert torchrun("hccl_collectives.py").stdout.endswith("all collectives agree\n")
 
 
+def test_a_process_may_end_before_its_collectives(torchrun: Run) -> None:
+    """Gloo's threads asked for Python's lock during its shutdown: the process was aborted."""
+    assert "terminate called" not in torchrun("hccl_leaving.py").stderr
+
+
 def program(name: str) -> ModuleType:
     """The program as a module: its data and network, for a run on the CPU."""
     spec = importlib.util.spec_from_file_location(name, PROGRAMS / f"{name}.py")

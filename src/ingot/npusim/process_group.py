@@ -4,8 +4,11 @@ Gloo refuses tensors of foreign devices. It is given the host's views of their m
 nothing is copied and results are where they belong.
 """
 
+import atexit
 import functools
 import inspect
+import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +50,10 @@ _POINT_TO_POINT = ("send", "recv", "recv_anysource")
 # Every group of gloo lives until the process ends. A finished operation may hold the last reference, in a thread of
 # gloo's own; the group would then wait there for that same thread: "Resource deadlock avoided", or for ever.
 _GROUPS: list[Any] = []
+# What gloo's threads still hold of Python: the callback of a collective and the tensors it was given.
+_IN_FLIGHT: list[tuple[Any, ...]] = []
+# Seconds to wait at the end of the process for collectives that nobody waited for.
+_PATIENCE = 5.0
 
 
 class SimulatedHccl(dist.ProcessGroup):
@@ -134,13 +141,30 @@ class SimulatedHccl(dist.ProcessGroup):
                     tensor.detach().div_(self.size())
             return written
 
-        return _distributed_c10d._create_work_from_future(  # type: ignore[attr-defined]
-            _future_of(work).then(finish)
-        )
+        future = _future_of(work).then(finish)
+        _IN_FLIGHT[:] = _in_flight()
+        _IN_FLIGHT.append((finish, down, down_named))
+        return _distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
     def _point_to_point(self, name: str, *args: Any, **kwargs: Any) -> Any:
         down_named = {key: self._down(value) for key, value in kwargs.items()}
         return getattr(self._inner, name)(*(self._down(value) for value in args), **down_named)
+
+
+def _in_flight() -> list[tuple[Any, ...]]:
+    """The collectives whose callback is still held by gloo: by a reference beside the list's and the call's."""
+    return [held for held in _IN_FLIGHT if sys.getrefcount(held[0]) > 2]
+
+
+def _let_finish() -> None:
+    """Waits until gloo's threads need no Python any more.
+
+    A thread of C++ that asks for Python's lock while the interpreter shuts down ends the process with "terminate
+    called without an active exception" (torch 2.13, issues 38228 and 190489).
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while _in_flight() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def _future_of(work: Any) -> "torch.futures.Future[Any]":
@@ -213,5 +237,6 @@ def is_hccl_available() -> bool:
 
 def register_backend() -> None:
     """Makes `hccl` known to torch.distributed, as the backend for npu tensors."""
+    atexit.register(_let_finish)
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE_TYPE])
     dist.is_hccl_available = is_hccl_available  # type: ignore[attr-defined]

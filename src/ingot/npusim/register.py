@@ -59,7 +59,7 @@ def _say(sentence: str) -> None:
 
 
 def _register_device(modules: Mapping[str, ModuleType]) -> None:
-    from ingot.npusim import autocast, bridge, fallback, kernels, memory, operator_library
+    from ingot.npusim import autocast, bridge, fallback, kernels, leaving, memory, operator_library
     from ingot.npusim.bridge import DEVICE_TYPE
 
     name = f"torch_{DEVICE_TYPE}.{DEVICE_TYPE}"
@@ -79,6 +79,7 @@ def _register_device(modules: Mapping[str, ModuleType]) -> None:
     _add_kernels("AutocastPrivateUse1", autocast.autocast_kernels())
     _libraries.append(operator_library.define_operators())
     bridge.watchers.append(memory.LEDGER.enter)
+    leaving.register()
     _mend_torch()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -61,6 +60,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Gloo's threads may abort the process while Python shuts down (torch pull request 179291): leave before that.
-    sys.stdout.flush()
-    os._exit(0)

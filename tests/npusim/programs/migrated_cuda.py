@@ -4,7 +4,6 @@ Run by torchrun; prints the losses of rank 0 as JSON, and what it saw of the dev
 """
 
 # ruff: noqa: I001
-import sys
 import argparse
 import json
 import os
@@ -105,6 +104,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Gloo's threads may abort the process while Python shuts down (torch pull request 179291): leave before that.
-    sys.stdout.flush()
-    os._exit(0)
