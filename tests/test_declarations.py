@@ -1,5 +1,6 @@
-"""What a declaration can say about its states: how they start, and that an update needs the old ones."""
+"""What a declaration can say about its states (how they start, that an update needs the old ones), and its words."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ingot.declare.options import LR
 from ingot.declare.spec import Spec, State, Sums
+from ingot.declare.words import sqrt
 from ingot.optimizer import FusedOptimizer
 
 
@@ -99,3 +101,11 @@ def test_only_the_sums_asked_for() -> None:
     assert sums.pp == 1.0
     with pytest.raises(AttributeError):
         _ = sums.uu
+
+
+def test_roots_are_correctly_rounded() -> None:
+    """Those of torch are not, on any number of elements; how many are wrong depends on the processor."""
+    x = torch.rand(100_003, generator=torch.Generator().manual_seed(0)) ** 8
+    x[:4] = torch.tensor([0.0, torch.finfo(torch.float32).smallest_normal, torch.inf, torch.nan])
+    wanted = torch.tensor([math.sqrt(number) for number in x.tolist()])
+    torch.testing.assert_close(sqrt(x), wanted, rtol=0, atol=0, equal_nan=True)

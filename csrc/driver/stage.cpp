@@ -64,6 +64,14 @@ void Stage::load(const Span& span, unsigned operands) {
   }
 }
 
+Block Stage::load_beside_codes(const Span& span, unsigned operands) {
+  load(span, operands & ~kStateBits);
+  Block block = stored_block(table_.tensors[span.tensor], span.begin);
+  block.param = block_.param;
+  block.grad = block_.grad;
+  return block;
+}
+
 void Stage::bring_out(const Span& span, int operand, const void* values) {
   const Tensor& tensor = table_.tensors[span.tensor];
   const View* view = table_.view(tensor, operand);

@@ -18,7 +18,7 @@ constexpr unsigned kStateBits = bit(kState) | bit(kState + 1) | bit(kState + 2);
 struct Span {
   int64_t tensor;
   int64_t begin;
-  int64_t count;  // at most kTile, unless the tensor is direct
+  int64_t count;  // at most kTile, unless nothing is staged
 };
 
 // The operands where they lie, whatever their type.
@@ -31,6 +31,8 @@ class Stage {
 
   // Points the block at the operands asked for.
   void load(const Span& span, unsigned operands);
+  // Those asked for but states, which are codes: where they lie.
+  Block load_beside_codes(const Span& span, unsigned operands);
   // Writes them back, where they are not in place anyway; a parameter with a master copy is written as well.
   void store(const Span& span, unsigned operands);
   // Writes the states and reads them again: the direction is defined on states as they are stored.

@@ -53,6 +53,12 @@ struct Workspace {
   TwiceTaken units{0};
 };
 
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline void clear(RowSums& sums, int64_t rows) {
+  for (double(&of)[kTileRows] : sums.of) std::fill_n(of, rows, 0.0);
+}
+
 // Two-pass optimizers: sums over every tensor, finish, then the update. Only a small tensor's updates are kept between the
 // passes, in cache; those of others are computed again.
 class TwoPass {
@@ -90,6 +96,8 @@ class TwoPass {
   Span span_of(const Part& batch) const;
   template <class Visit>
   void for_tiles(const Part& batch, Visit visit) const;
+  template <class Visit>
+  Part for_blocks(const Part& batch, Visit visit) const;
 
   Block in_place(const Part& batch, float* updates) const;
   void advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const;

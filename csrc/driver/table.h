@@ -67,6 +67,12 @@ struct Table {
     const View& view = views[tensor.views]->operand[operand];
     return is_consecutive(view) ? nullptr : &view;
   }
+
+  // Whether states are codes, and parameter and gradient float32 in one piece.
+  bool only_codes(const Tensor& tensor) const {
+    const bool floats = tensor.dtype[kParam] == DType::float32 && tensor.dtype[kGrad] == DType::float32;
+    return tensor.coded && floats && tensor.views < 0 && !masters;
+  }
 };
 
 // Adds tensors to a table one at a time; an empty string, or why a tensor cannot be taken.

@@ -40,6 +40,7 @@ constexpr Kernels INGOT_TABLE = {
     INGOT_TABLE_NAME,
     INGOT_VARIANTS_FROM,
     INGOT_SWEEP_MIXES_FROM,
+    INGOT_RARE_MIXES_FROM,
     INGOT_TWO_PASS_MIXES_FROM,
     {{load<float, float>, load<float, bfloat16>, load<float, float16>, load<float, double>},
      {load<double, float>, load<double, bfloat16>, load<double, float16>, load<double, double>}},

@@ -32,8 +32,8 @@ struct Block {
   void* param;
   const void* grad;
   void* state[kMaxStates];
-  void* update;               // room for updates between two passes; only Math::advance_sum_keep and apply_kept look at it
-  float* scales[kMaxStates];  // of states in blocks, whose codes are in `state`; only SweepMixes::step_blocks looks at them
+  void* update;               // room for updates between two passes; only Math::advance_and_sum and apply_kept look at it
+  float* scales[kMaxStates];  // of states in blocks, whose codes are in `state`; only loops over blocks look at them
 };
 
 // What is the same for all elements of a step. The fields of Scalars are all of one type, so an array holds them.
@@ -70,10 +70,9 @@ struct Math {
   Advance step;
   // Two-pass optimizers: direction, then param = keep * param - rate * update.
   Apply apply;
-  // The next three add to the sums they are given.
-  SumRows advance_and_sum;
-  SumRows advance_sum_keep;  // in float only; keeps the updates as well, for apply_kept
-  SumRows sum_for_finish;    // only the sums that finish reads of a row
+  // The next two add to the sums they are given.
+  SumRows advance_and_sum;  // in float, it keeps the updates as well if the block has room for them, for apply_kept
+  SumRows sum_for_finish;   // those that finish reads of a row; the others are undefined
 };
 
 // Mixes of types that have loops of their own, which convert on the way: X(number, parameter, gradient, states). Going through
@@ -89,14 +88,16 @@ struct Math {
 constexpr int kMixes = INGOT_MIXES(COUNT_MIX);
 #undef COUNT_MIX
 
-// Counts and lengths of rows must be multiples of kLanes; null where a mix has no loops of the kind.
-struct SweepMixes {
-  Math::Advance step[kMixes];
-  Math::Advance step_blocks;  // float32 parameters and gradients, states as codes, whole blocks
-};
+// Counts and lengths of rows must be multiples of kLanes, those of blocks whole blocks; null where a mix has no loops of the kind.
 struct TwoPassMix {
   Math::SumRows advance_and_sum;
   Math::Apply apply;
+};
+struct SweepMixes {
+  Math::Advance step[kMixes];
+  // Float32 parameters and gradients, states as codes: elementwise optimizers, and those with two passes.
+  Math::Advance step_blocks;
+  TwoPassMix blocks;
 };
 struct TwoPassMixes {
   TwoPassMix math[kMixes];
@@ -144,7 +145,8 @@ struct Codec {
 struct Kernels {
   const char* name;
   const Variant* variants;
-  const SweepMixes* sweep_mixes;  // by the number of the variant, like the next; null if none were compiled
+  const SweepMixes* sweep_mixes;  // by the number of the variant, like the next two; null if none were compiled
+  const SweepMixes* rare_mixes;   // those of variants that have none in the first
   const TwoPassMixes* two_pass_mixes;
   // Between storage and the type of the math, [float, double][DType]; null where no optimizer needs it.
   void (*load[2][kDTypes])(const void* stored, void* values, int64_t count);
@@ -158,6 +160,13 @@ struct Kernels {
   void (*squares[2])(const void* values, int64_t count, double* lanes);  // adds to kLanes sums
   double (*largest[2])(const void* values, int64_t count);
   void (*scale[2])(void* values, int64_t count, double factor);
+
+  const SweepMixes* mixes_of(int variant) const {
+    if (sweep_mixes == nullptr) return nullptr;
+    const SweepMixes& own = sweep_mixes[variant];
+    const bool none = own.step[0] == nullptr && own.blocks.apply == nullptr;
+    return none && rare_mixes != nullptr ? rare_mixes + variant : &own;
+  }
 };
 
 // Defined as constexpr: code that fills a table would run when the module is loaded, on machines that lack its instructions.

@@ -14,16 +14,24 @@ namespace {
 #include "loop.inc"
 #include "reduce.inc"
 
+// All sums, with a loop that is there anyway: one of fewer sums would have to be compiled. Where the gradient is not wanted,
+// it is not in the block: the parameter, which is in cache, stands in for it in sums that nobody reads.
+template <class V>
+void sum_for_finish(const Block& block, int64_t rows, int64_t length, const StepScalars& step, RowSums& sums) {
+  Block sufficient = block;
+  if constexpr (!V::kDirectionReadsGrad && !reads_grad(V::kRowSums)) sufficient.grad = block.param;
+  sum_rows<V, float, V::kSums, kAgain>(sufficient, rows, length, step, sums);
+}
+
 template <class V>
 constexpr Math make_math() {
   Math m = {};
   if constexpr (!V::kLooksBack) m.advance = advance<V, float>;
   if constexpr (V::kTwoPass) {
     m.apply = apply<V, float>;
-    m.advance_and_sum = sum_rows<V, float, V::kSums, kFirst>;
-    m.advance_sum_keep = sum_rows<V, float, V::kSums, kFirstKept>;
+    m.advance_and_sum = sum_rows<V, float, V::kSums, kFirstKept>;
     m.sum = sum_rows<V, float, V::kSums, kAgain>;
-    if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_rows<V, float, V::kRowSums, kAgain>;
+    if constexpr (V::kRowSums != 0) m.sum_for_finish = sum_for_finish<V>;
   } else {
     if constexpr (!V::kLooksBack) m.update = update<V, float>;
     m.step = step<V, float>;

@@ -1,6 +1,7 @@
 // The quick path: what the last plan relied on is read again, then the step is made; at a difference nothing has been changed.
 #include "quick.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "driver/keys.h"
@@ -125,19 +126,28 @@ void run_all(const Plan& plan, const std::vector<Ready>& ready) {
 
 // Tells autograd what was changed. States are nobody's but the optimizer's: no graph holds them.
 bool count_versions(const Plan& plan, const Live& live) {
-  const Owned changed(PyList_New(0));
-  for (size_t i = 0; changed && i < live.params.size(); ++i) {
-    if (plan.present[i] == Gradient::kPresent && PyList_Append(changed.get(), live.params[i]) != 0) return false;
+  const auto is_changed = [](Gradient gradient) { return gradient == Gradient::kPresent; };
+  Owned changed;
+  if (live.groups.size() == 1 && std::all_of(plan.present.begin(), plan.present.end(), is_changed)) {
+    changed = Owned::share(find(live.groups[0], names().params));
+  } else {
+    changed = Owned(PyList_New(0));
+    for (size_t i = 0; changed && i < live.params.size(); ++i) {
+      if (is_changed(plan.present[i]) && PyList_Append(changed.get(), live.params[i]) != 0) return false;
+    }
   }
   return changed && Owned(PyObject_CallFunctionObjArgs(plan.increment_version.get(), changed.get(), nullptr));
 }
 
 }  // namespace
 
-PyObject* quick_step(PyObject*, PyObject* arguments) {
-  PyObject *capsule, *attributes;
-  if (!PyArg_ParseTuple(arguments, "OO!", &capsule, &PyDict_Type, &attributes)) return nullptr;
-  auto* plan = static_cast<Plan*>(PyCapsule_GetPointer(capsule, kPlanName));
+PyObject* quick_step(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2 || !PyDict_Check(arguments[1])) {
+    PyErr_SetString(PyExc_TypeError, "expected a plan and a dict");
+    return nullptr;
+  }
+  PyObject* attributes = arguments[1];
+  auto* plan = static_cast<Plan*>(PyCapsule_GetPointer(arguments[0], kPlanName));
   if (plan == nullptr) return nullptr;
   Live live;
   std::vector<Ready> ready(plan->buckets.size());

@@ -22,7 +22,7 @@ PyObject* remember(PyObject* self, PyObject* arguments);
 
 // quick_step(plan, attributes) -> False: something differs, and nothing was done; True: done; a float: done, and the norm of
 // all gradients before they were clipped
-PyObject* quick_step(PyObject* self, PyObject* arguments);
+PyObject* quick_step(PyObject* self, PyObject* const* arguments, Py_ssize_t count);
 
 // forget_gradients(param_groups): param.grad = None for all
 PyObject* forget_gradients(PyObject* self, PyObject* groups);
@@ -92,10 +92,10 @@ struct Plan {
   std::vector<const void*> owners, slots;  // keys and values of the state
   std::vector<Gradient> present;
   std::vector<std::unique_ptr<RememberedBucket>> buckets;
-  // The address ranges of all tensors that are written, sorted, as they were when last found not to overlap; and the addresses
-  // of the tensors at that time. As long as these are the same, only gradients need to be compared with the ranges.
-  std::vector<const void*> addresses;
+  // The address ranges of all tensors that are written, sorted, as they were when last found not to overlap; and whether one of
+  // these, or a gradient, was found elsewhere since.
   std::vector<std::pair<uintptr_t, uintptr_t>> written;
+  bool written_moved = true, read_moved = true;
 };
 
 // The Python objects found in this step. References are borrowed, except to the gradients; a gradient not asked for is null.
@@ -112,7 +112,8 @@ bool read_addresses(Plan& plan, const Live& live);
 
 PyObject* find(PyObject* dictionary, PyObject* key);  // borrowed; null if there is none
 
-// Type, dimensions and strides of a tensor as numbers; false if it is not a plain tensor on the CPU.
+// Type, number of dimensions, bytes from the first element to behind the last, shape and strides; false if it is not a plain
+// tensor on the CPU.
 bool describe_layout(PyObject* object, std::vector<int64_t>& layout);
 
 // The operand of a table under which the k-th of (param, grad, states with all their parts ..., master) is found.

@@ -13,6 +13,8 @@ bool read_groups(Plan& plan, PyObject* attributes, Live& live) {
   PyObject* groups = find(attributes, names().param_groups);
   if (groups == nullptr || groups != plan.param_groups || !PyList_CheckExact(groups)) return false;
   if (PyList_Size(groups) != static_cast<Py_ssize_t>(plan.groups.size())) return false;
+  live.groups.reserve(plan.groups.size());
+  live.params.reserve(plan.present.size());
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     RememberedGroup& group = plan.groups[g];
     PyObject* dictionary = PyList_GetItem(groups, g);
@@ -43,6 +45,7 @@ bool read_groups(Plan& plan, PyObject* attributes, Live& live) {
 bool read_state(const Plan& plan, PyObject* attributes, Live& live) {
   PyObject* state = find(attributes, names().state);
   if (state == nullptr || state != plan.state || PyDict_Size(state) != static_cast<Py_ssize_t>(plan.slots.size())) return false;
+  live.slots.reserve(plan.slots.size());
   PyObject *key, *value;
   size_t i = 0;
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value); ++i) {
@@ -80,25 +83,32 @@ bool read_gradients(const Plan& plan, Live& live) {
 }
 
 // Replaces the address of one operand, if all else about the tensor is as it was; `known` moves on to the next operand.
-bool read_operand(PyObject* object, const int64_t*& known, void** data) {
+bool read_operand(PyObject* object, const int64_t*& known, void** data, bool* moved) {
   DLTensor t;
-  if (object == nullptr || !describe_quickly(object, &t) || t.device.device_type != kDLCPU || t.strides == nullptr) return false;
+  if (object == nullptr || !describe_quickly(object, &t)) return false;
+  if (t.device.device_type != kDLCPU || t.strides == nullptr) return false;
   if (known[0] != (t.dtype.code << 8 | t.dtype.bits) || known[1] != t.ndim || t.dtype.lanes != 1) return false;
-  known += 2;
-  int64_t different = 0, count = 1;
-  for (int d = 0; d < t.ndim; ++d) {
-    different |= (t.shape[d] ^ known[d]) | (t.strides[d] ^ known[t.ndim + d]);
-    count *= t.shape[d];
-  }
+  const int64_t bytes = known[2];
+  known += 3;
+  int64_t different = 0;
+  for (int d = 0; d < t.ndim; ++d) different |= (t.shape[d] ^ known[d]) | (t.strides[d] ^ known[t.ndim + d]);
   known += 2 * t.ndim;
-  *data = static_cast<char*>(t.data) + t.byte_offset;
-  const bool aligned = reinterpret_cast<uintptr_t>(*data) % (t.dtype.bits / 8) == 0;
-  return different == 0 && aligned && (t.data != nullptr || count == 0);
+  void* const address = static_cast<char*>(t.data) + t.byte_offset;
+  *moved = *moved || address != *data;
+  *data = address;
+  const bool aligned = (reinterpret_cast<uintptr_t>(address) & (t.dtype.bits / 8 - 1)) == 0;  // a power of two
+  return different == 0 && aligned && (t.data != nullptr || bytes == 0);
 }
 
 // The addresses of all operands of a bucket.
-bool read_operands(RememberedBucket& bucket, const Live& live) {
+bool read_operands(RememberedBucket& bucket, const Live& live, Plan& plan) {
   const int operands = operand_count(bucket.table);
+  int numbers[kOperands];
+  PyObject* entries[kOperands];
+  for (int k = 0; k < operands; ++k) {
+    numbers[k] = operand_number(bucket.table, k);
+    entries[k] = k < 2 ? nullptr : PyTuple_GetItem(bucket.entries.get(), k - 2);
+  }
   const int64_t* known = bucket.layout.data();
   for (int64_t i = 0; i < bucket.size(); ++i) {
     const int64_t ordinal = bucket.ordinals[i];
@@ -106,69 +116,52 @@ bool read_operands(RememberedBucket& bucket, const Live& live) {
     for (int k = 0; k < operands; ++k) {
       PyObject* object = k == 0   ? live.params[ordinal]
                          : k == 1 ? live.grads[ordinal].get()
-                                  : find(live.slots[bucket.positions[i]], PyTuple_GetItem(bucket.entries.get(), k - 2));
-      if (!read_operand(object, known, &tensor.data[operand_number(bucket.table, k)])) return false;
+                                  : find(live.slots[bucket.positions[i]], entries[k]);
+      bool* moved = k == 1 ? &plan.read_moved : &plan.written_moved;
+      if (!read_operand(object, known, &tensor.data[numbers[k]], moved)) return false;
     }
   }
   return true;
 }
 
-std::pair<uintptr_t, uintptr_t> extent_in(const RememberedBucket& bucket, int64_t tensor, int operand, const int64_t*& known) {
-  const int64_t bits = known[0] & 0xff, ndim = known[1];
-  known += 2;
-  int64_t last = 0, count = 1;
-  for (int64_t d = 0; d < ndim; ++d) {
-    last += (known[d] - 1) * known[ndim + d];
-    count *= known[d];
-  }
-  known += 2 * ndim;
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(bucket.table.tensors[tensor].data[operand]);
-  return {begin, count == 0 ? begin : begin + (last + 1) * (bits / 8)};
-}
-
-// Calls visit(operand, extent) for every operand of every tensor.
+// Calls visit(operand, extent) for every operand of every tensor that has elements.
 template <class Visit>
 void for_extents(const Plan& plan, Visit visit) {
   for (const auto& bucket : plan.buckets) {
     const int64_t* known = bucket->layout.data();
-    for (int64_t i = 0; i < bucket->size(); ++i) {
+    for (const Tensor& tensor : bucket->table.tensors) {
       for (int k = 0; k < operand_count(bucket->table); ++k) {
         const int operand = operand_number(bucket->table, k);
-        visit(operand, extent_in(*bucket, i, operand, known));
+        const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data[operand]);
+        if (known[2] > 0) visit(operand, std::make_pair(begin, begin + known[2]));
+        known += 3 + 2 * known[1];
       }
     }
   }
 }
 
 // Whether what is written shares memory with anything. Parameters and states mostly stay where they are: only if one has moved
-// are they sorted again.
+// are they sorted again, and only if one or a gradient has moved are gradients compared with them.
 bool overlaps(Plan& plan) {
-  std::vector<const void*> addresses;
-  for (const auto& bucket : plan.buckets) {
-    for (const Tensor& tensor : bucket->table.tensors) {
-      for (int k = 0; k < kOperands; ++k) {
-        if (k != kGrad) addresses.push_back(tensor.data[k]);
-      }
-    }
-  }
-  if (addresses != plan.addresses) {
-    plan.addresses.clear();
+  if (plan.written_moved) {
     plan.written.clear();
     for_extents(plan, [&](int operand, const auto& extent) {
-      if (operand != kGrad && extent.first != extent.second) plan.written.push_back(extent);
+      if (operand != kGrad) plan.written.push_back(extent);
     });
     std::sort(plan.written.begin(), plan.written.end());
     const auto touch = [](const auto& a, const auto& b) { return b.first < a.second; };
     if (std::adjacent_find(plan.written.begin(), plan.written.end(), touch) != plan.written.end()) return true;
-    plan.addresses = std::move(addresses);
   }
   bool found = false;
-  for_extents(plan, [&](int operand, const auto& extent) {
-    if (operand != kGrad || extent.first == extent.second || found) return;
-    const auto after = std::lower_bound(plan.written.begin(), plan.written.end(), extent.second,
-                                        [](const auto& written, uintptr_t end) { return written.first < end; });
-    found = after != plan.written.begin() && (after - 1)->second > extent.first;
-  });
+  if (plan.written_moved || plan.read_moved) {
+    for_extents(plan, [&](int operand, const auto& extent) {
+      if (operand != kGrad || found) return;
+      const auto after = std::lower_bound(plan.written.begin(), plan.written.end(), extent.second,
+                                          [](const auto& written, uintptr_t end) { return written.first < end; });
+      found = after != plan.written.begin() && (after - 1)->second > extent.first;
+    });
+  }
+  if (!found) plan.written_moved = plan.read_moved = false;
   return found;
 }
 
@@ -198,7 +191,7 @@ bool read_count(const RememberedBucket& bucket, const Live& live, int64_t* done)
 
 bool read_addresses(Plan& plan, const Live& live) {
   for (const auto& bucket : plan.buckets) {
-    if (!read_operands(*bucket, live)) return false;
+    if (!read_operands(*bucket, live, plan)) return false;
   }
   return !overlaps(plan);
 }

@@ -28,6 +28,8 @@ bool describe_layout(PyObject* object, std::vector<int64_t>& layout) {
   if (!describe_plain(object, &tensor, false) || tensor.device.device_type != kDLCPU) return false;
   layout.push_back(tensor.dtype.code << 8 | tensor.dtype.bits);
   layout.push_back(tensor.ndim);
+  const auto [begin, end] = extent_of(tensor);
+  layout.push_back(static_cast<int64_t>(end - begin));
   layout.insert(layout.end(), tensor.shape, tensor.shape + tensor.ndim);
   if (tensor.strides == nullptr) return false;  // torch always gives them
   layout.insert(layout.end(), tensor.strides, tensor.strides + tensor.ndim);

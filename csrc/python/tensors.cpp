@@ -24,8 +24,10 @@ std::string take_error() {
   return result;
 }
 
+bool is_plain(PyObject* object) { return Py_TYPE(object) == torch.tensor || Py_TYPE(object) == torch.parameter; }
+
 bool is_plain(PyObject* object, std::string* why) {
-  const bool plain = Py_TYPE(object) == torch.tensor || Py_TYPE(object) == torch.parameter;
+  const bool plain = is_plain(object);
   if (!plain) *why = "it is neither a plain torch.Tensor nor a Parameter";
   return plain;
 }
@@ -70,8 +72,10 @@ bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign) {
 }
 
 bool describe_quickly(PyObject* object, DLTensor* out) {
-  std::string why;
-  return describe(object, out, &why);
+  if (!is_plain(object)) return false;
+  if (torch.exchange->dltensor_from_py_object_no_sync(object, out) == 0) return true;
+  PyErr_Clear();
+  return false;
 }
 
 bool is_positive_plain(PyObject* object) {

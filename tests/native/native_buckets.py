@@ -58,8 +58,8 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 VARIANTS = variants()
-# States with a root in their formula, where torch's root may differ in its last bit, and the least magnitude at
-# which distances between neighbouring numbers are taken: a buffer is a sum of numbers of either sign.
+# States with a root in their formula, where torch's root in float64 may differ in its last bit, and the least magnitude
+# at which distances between neighbouring numbers are taken: a buffer is a sum of numbers of either sign.
 ROOTED = {
     ("adadelta", "acc_delta"): 0.0,
     ("rmsprop", "momentum_buffer"): 1.0,
@@ -167,11 +167,13 @@ def spacing(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def assert_params_near(ours: Bucket, expected: Bucket, units: float) -> None:
-    """Parameters within ``units`` distances between neighbouring numbers of their type.
+    """Equal bit for bit; within ``units`` distances between neighbouring numbers where that cannot be.
 
-    Differences of a unit come from torch's sqrt on the CPU, which is not correctly rounded; C++'s is. The update
-    may be larger than the parameter it is subtracted from, so the distance is taken at 1 at least.
+    Two backends add up the sums of LAMB and AdamP in other orders, and torch's root in float64 is not correctly
+    rounded. The update may be larger than the parameter it is subtracted from, so the distance is taken at 1 at least.
     """
+    if not ours.variant.two_pass and ours.params[0].dtype is not torch.float64:
+        units = 0
     for one, other in zip(ours.params, expected.params, strict=True):
         difference = (one.double() - other.double()).abs()
         limit = units * spacing(other.abs().clamp_min(1), other.dtype)
@@ -179,10 +181,11 @@ def assert_params_near(ours: Bucket, expected: Bucket, units: float) -> None:
 
 
 def assert_states_equal(ours: Bucket, expected: Bucket) -> None:
-    """States equal bit for bit where they are made of +, - and * alone; otherwise like parameters."""
+    """States equal bit for bit, but for the last bits of those made with a root in float64."""
     names = zip(ours.variant.states, ours.states, expected.states, strict=True)
+    in_double = ours.params[0].dtype is torch.float64
     for name, one, other in names:
-        rooted = (ours.variant.spec.name, name) in ROOTED
+        rooted = in_double and (ours.variant.spec.name, name) in ROOTED
         for state, wanted in zip(one, other, strict=True):
             if not rooted:
                 assert torch.equal(state, wanted), name

@@ -58,7 +58,7 @@ def go_on_from(ours: Bucket, expected: Bucket) -> None:
 def test_twenty_steps(
     case: str, options: str, types: tuple[torch.dtype, torch.dtype, torch.dtype]
 ) -> None:
-    """States stay equal bit for bit; parameters are within a unit or two of rounding in every step."""
+    """The bits of the reference in every step; units of rounding where sums or roots in float64 are in it."""
     name = options  # of the variant that these options choose
     dtype, grad_dtype, state_dtype = types
     ours = random_bucket(name, SHAPES, dtype, grad_dtype, state_dtype)
@@ -181,7 +181,7 @@ def test_master_weights(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["adamw", "adadelta", "sgd_momentum", "lamb", "adamp"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_stochastic_rounding(name: str, dtype: torch.dtype) -> None:
-    """The same random bits as the reference: states equal, parameters but for neighbours of a threshold."""
+    """The same random bits as the reference; sums in another order matter next to a threshold."""
     ours = random_bucket(name, dtype=dtype, state_dtype=dtype)
     count = len(ours.params)
     ours.rounding = Rounding(11, 3, 1 + len(ours.states), [*range(count)], [0] * count)
@@ -196,7 +196,7 @@ def test_stochastic_rounding(name: str, dtype: torch.dtype) -> None:
         differing = sum(
             int((a != b).sum()) for a, b in zip(ours.params, expected.params, strict=True)
         )
-        assert differing <= 10, "more than sqrt's last bit explains, of 20000 elements"
+        assert differing <= 10, "more than the last bits of sums explain, of 20000 elements"
         go_on_from(ours, expected)
 
 

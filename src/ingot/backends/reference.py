@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # Elements taken at a time. What the math needs beside the tensors is then bounded and can be reserved before the
 # commit; on the CPU it stays in the cache as well.
 PIECE_ON_CPU, PIECE = 1 << 18, 1 << 24
-# Temporaries alive at the same time: operands in the type of the math and results; random bits are int64.
-BUFFERS, BUFFERS_OF_BITS, BUFFERS_OF_BLOCKS = 9, 16, 6
+# Temporaries alive at the same time: operands in the type of the math, results, a root in float64; random bits: int64.
+BUFFERS, BUFFERS_OF_BITS, BUFFERS_OF_BLOCKS = 10, 16, 6
 
 
 class Piece:

@@ -46,6 +46,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ingot.declare.words import sqrt
 from ingot.sharding import dtensor
 from ingot.storage.codes import plain, restore
 from ingot.storage.format import Bits
@@ -156,7 +157,7 @@ class Blockwise8:
 
     def roots(self, value: Tensor) -> Tensor:
         """What is coded: the values, or their roots."""
-        return value if self.signed else value.sqrt()
+        return value if self.signed else sqrt(value)
 
     def values(self, codes: Tensor, scale: Tensor) -> Tensor:
         """What codes stand for."""
