@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from cases import CASES, Case, Options, each_case, each_setting
 from ingot.backends.emit import Purpose, facts, program
 from ingot.backends.lists import complements
-from ingot.backends.operands import Piece
+from ingot.backends.pieces import Piece
 from ingot.declare.spec import Spec, State
 from ingot.declare.words import absolute, maximum, sqrt, where
 from ingot.optimizer import FusedOptimizer

@@ -12,7 +12,7 @@ from ingot import backends, checkpoint
 from ingot.declare import arguments
 from ingot.declare.options import FLAG, MAX_GRAD_NORM, Rule, check_all
 from ingot.metrics.tracked import Tracked
-from ingot.reductions.norms import clip_in_place
+from ingot.reductions.norms import clip_in_place, reported
 from ingot.step.in_backward import ReleasedGradients
 from ingot.step.quick import is_undisturbed
 from ingot.step.refuse import refuse_offload
@@ -144,13 +144,14 @@ class FusedOptimizer(Tracked):
         Returns:
             What the closure returned, else None.
         """
-        if self._quick is not None and not call and not named and is_undisturbed(self):
-            if self._quick.unsettled:
+        quick = self._quick
+        if quick is not None and not call and not named and is_undisturbed(self):
+            if quick.unsettled:
                 for group in self.param_groups:
                     self.check(group)
-            done = self._quick.step(self._quick.plan, self.__dict__)
+            done = quick.step(quick.plan, self.__dict__)
             if done is not False:
-                self._grad_norm = None if done is True else (done, self._quick.norm_dtype)
+                self._grad_norm = None if done is True else (done, quick.norm_dtype)
                 if self._tracker is not None:
                     self._tracker.made += 1
                 return None
@@ -164,9 +165,8 @@ class FusedOptimizer(Tracked):
     @property
     def grad_norm(self) -> Tensor | None:
         """The norm of all gradients in the last step made, unscaled, before clipping; None if nothing was clipped."""
-        if isinstance(self._grad_norm, tuple):  # from the quick path, which makes no tensors
-            value, dtype = self._grad_norm
-            self._grad_norm = torch.tensor(value, dtype=dtype, device="cpu")
+        if isinstance(self._grad_norm, tuple):  # as the step left it
+            self._grad_norm = reported(*self._grad_norm)
         return self._grad_norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:

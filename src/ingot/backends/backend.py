@@ -68,19 +68,13 @@ class Backend:
         """The gradients of a bucket, for those who want to look at them before the step."""
         return bucket.grads
 
-    def grad_squares(self, bucket: Bucket) -> Tensor | float:
-        """The sum of the squares of a bucket's gradients; a 0-dim tensor where a number would be waited for."""
-        return self.squares(bucket.grads)
+    def grad_norms(self, bucket: Bucket) -> Tensor | float:
+        """The norms of a bucket's gradients, as a vector; or the sum of their squares, where it is a plain number."""
+        return norms(bucket.grads)
 
     def squares(self, tensors: Sequence[Tensor]) -> Tensor:
         """The sum of the squares of all elements, as a 0-dim tensor on the device of the first tensor."""
-        norms = [
-            torch.stack(torch._foreach_norm(each, 2, dtype=sum_dtype(each[0]))).square().sum()
-            for each in by_device_and_dtype(tensors)
-        ]
-        if len(norms) == 1:
-            return norms[0]
-        return torch.stack([norm.to(norms[0]) for norm in norms]).sum()
+        return norms(tensors).square().sum()
 
     def largest(self, tensors: Sequence[Tensor]) -> Tensor:
         """The largest magnitude, NaN if there is one, as a 0-dim tensor on the device of the first tensor."""
@@ -98,6 +92,15 @@ class Backend:
         """Multiply all tensors in place."""
         for each in by_device_and_dtype(tensors):
             torch._foreach_mul_(each, factor.to(each[0].device, math_dtype(each[0].dtype)))
+
+
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The 2-norm of each of some tensors, by their devices and types, as a vector on the device of the first."""
+    found = [
+        torch.stack(torch._foreach_norm(each, 2, dtype=sum_dtype(each[0])))
+        for each in by_device_and_dtype(tensors)
+    ]
+    return found[0] if len(found) == 1 else torch.cat([each.to(found[0]) for each in found])
 
 
 def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

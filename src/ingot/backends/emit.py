@@ -196,10 +196,8 @@ class Writer:
             for name, value in self.wanted.items()
             if name != self.lists[value]
         }
-        for (
-            name,
-            source,
-        ) in moves.items():  # another's old value, which that one's new value would replace
+        for name, source in moves.items():
+            # Another's old value, which that one's new value would replace.
             if source in moves:
                 moves[name] = fresh = self._new()
                 yield f"{fresh} = [each.clone() for each in {source}]"

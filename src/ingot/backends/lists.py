@@ -18,8 +18,9 @@ from torch import Tensor
 from ingot.backends.backend import Backend, reserve
 from ingot.backends.emit import Program, Purpose, facts, program
 from ingot.backends.matrices import Matrices, matrices
-from ingot.backends.operands import Operands, Piece, rounds_of
+from ingot.backends.operands import Operands, rounds_of
 from ingot.backends.patterns import complement_candidates
+from ingot.backends.pieces import Piece
 from ingot.declare.spec import Variant
 from ingot.declare.trace import Untraceable, trace
 from ingot.reductions.rows import PerRow
@@ -45,7 +46,7 @@ class Lists(Backend):
         """It takes plain tensors and any declared math; see that there is room for the temporaries."""
         if not bucket.plain:
             return "a tensor subclass can only be updated one by one"
-        if any(param.is_neg() for param in bucket.params):
+        if any(map(Tensor.is_neg, bucket.params)):
             return "a parameter is a lazily negated view"
         try:
             bucket.prepared = work = Work(bucket)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ingot.backends.operands import Operands, Piece, Unit, limit, rounds, units
+from ingot.backends.operands import Operands, Unit, limit, rounds, units
+from ingot.backends.pieces import Piece
 from ingot.declare.sums import SUMS
 from ingot.reductions.rows import PerRow, Rows
 from ingot.sharding.dtensor import sum_dtype

@@ -156,7 +156,7 @@ class Native(Backend):
         core.second(bucket.prepared, bucket.scalars, float(bucket.grad_scale), keeps, rates)
         _written(bucket)
 
-    def grad_squares(self, bucket: Bucket) -> float:
+    def grad_norms(self, bucket: Bucket) -> float:
         """The sum of the squares of the gradients, in double precision; after ``prepare``."""
         if bucket.grads[0].dtype is torch.float64 and bucket.params[0].dtype is not torch.float64:
             return core.squares(bucket.grads)  # the table would read them as float32

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._utils import _unflatten_dense_tensors
 
+from ingot.backends.pieces import Piece
 from ingot.storage import master
 from ingot.storage.floats import FloatFormat
 from ingot.storage.format import Format
@@ -39,12 +40,19 @@ class Unit(NamedTuple):
         return tensors[self.member] if self.rows is None else tensors[self.member][self.rows]
 
 
+@lru_cache(maxsize=64)
+def every(count: int) -> list[Unit]:
+    """All tensors of a bucket of so many, in their order; nobody changes this list, by which they are recognized."""
+    return [Unit(member) for member in range(count)]
+
+
 def rounds_of(bucket: Bucket) -> list[tuple[list[Unit], int]]:
     """The rounds of an elementwise optimizer; whether all tensors fit into one is seen first, as it is quick."""
-    sizes = [param.numel() for param in bucket.params]
-    if 0 < sum(sizes) <= limit(bucket):
-        return [([Unit(member) for member, size in enumerate(sizes) if size], sum(sizes))]
-    return rounds(units(bucket), limit(bucket))
+    sizes = [*map(Tensor.numel, bucket.params)]
+    total, most = sum(sizes), limit(bucket)
+    if all(sizes) and total <= most:
+        return [(every(len(sizes)), total)]
+    return rounds(units(bucket), most)
 
 
 def units(bucket: Bucket) -> Iterator[tuple[Unit, int]]:
@@ -81,40 +89,6 @@ def rounds(sized: Iterator[tuple[Unit, int]] | Sequence[tuple[Unit, int]], most:
     return result
 
 
-class Piece:
-    """Tensors of one operand; ``flat`` is the memory they are views of, one after the other, if there is one."""
-
-    def __init__(self, tensors: list[Tensor], flat: Tensor | None = None) -> None:
-        self.tensors, self._flat = tensors, flat
-
-    @classmethod
-    def copy(cls, tensors: Sequence[Tensor], dtype: torch.dtype) -> Piece:
-        """Copies in one new piece of memory, in row-major order whatever the layout."""
-        piece = cls.new(tensors, dtype)
-        torch._foreach_copy_(piece.tensors, list(tensors))
-        return piece
-
-    @classmethod
-    def new(cls, like: Sequence[Tensor], dtype: torch.dtype, *, zero: bool = False) -> Piece:
-        """New memory, shaped like these tensors, zero or not yet written."""
-        make = torch.zeros if zero else torch.empty
-        size = sum(tensor.numel() for tensor in like)
-        return cls.view(make(size, dtype=dtype, device=like[0].device), like)
-
-    @classmethod
-    def view(cls, flat: Tensor, like: Sequence[Tensor]) -> Piece:
-        """Views of some memory, shaped like these tensors."""
-        return cls(list(_unflatten_dense_tensors(flat, like)), flat)
-
-    def flat(self, dtype: torch.dtype) -> Tensor:
-        """All elements as one vector: a copy, unless they are one piece already."""
-        if self._flat is not None:
-            return self._flat
-        if len(self.tensors) == 1 and self.tensors[0].is_contiguous():
-            return self.tensors[0].view(-1)
-        return Piece.copy(self.tensors, dtype).flat(dtype)
-
-
 class Operands:
     """The operands of one round, loaded; programs overwrite the parameter and the states.
 
@@ -126,8 +100,8 @@ class Operands:
     def __init__(self, bucket: Bucket, members: list[Unit]) -> None:
         self.bucket, self.members = bucket, members
         self.dtype = math_dtype(bucket.params[0].dtype)
-        self._whole = len(members) == len(bucket.params) and all(u.rows is None for u in members)
-        self._sorted = self._whole and all(u.member == i for i, u in enumerate(members))
+        self._all = members is every(len(bucket.params))
+        self._cut = not self._all and any(unit.rows is not None for unit in members)
         self._params = self._of(bucket.params)
         self.param = self._load_param()
         self.grad, self.own_grad = self._load_grad()
@@ -136,21 +110,21 @@ class Operands:
 
     def _of(self, tensors: list[Tensor]) -> list[Tensor]:
         """The members' parts; the list itself if it is all of them, which costs nothing per tensor."""
-        return tensors if self._sorted else [unit.of(tensors) for unit in self.members]
+        return tensors if self._all else [unit.of(tensors) for unit in self.members]
 
     def _cut_states(self) -> list[list[Sequence[Tensor]]]:
         """Per state the lists of its parts."""
         every = iter(self.bucket.states)
         states = [[next(every) for _ in form.parts] for form in self.bucket.formats]
-        if all(unit.rows is None for unit in self.members):
+        if not self._cut:
             return [[self._of(tensors) for tensors in parts] for parts in states]
         return [
-            [*zip(*(self._cut(form, parts, unit) for unit in self.members), strict=True)]
+            [*zip(*(self._cut_unit(form, parts, unit) for unit in self.members), strict=True)]
             for form, parts in zip(self.bucket.formats, states, strict=True)
         ]
 
     @staticmethod
-    def _cut(form: Format, parts: list[list[Tensor]], unit: Unit) -> Sequence[Tensor]:
+    def _cut_unit(form: Format, parts: list[list[Tensor]], unit: Unit) -> Sequence[Tensor]:
         """The parts of one unit."""
         whole = [tensors[unit.member] for tensors in parts]
         return whole if unit.rows is None else form.cut(whole, unit.rows)

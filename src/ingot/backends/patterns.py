@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 # sign or word -> the list operator and how its operands stand
 UNARY = {"sqrt": "sqrt", "abs": "abs", "neg": "neg"}
 BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "div", "maximum": "maximum"}
-TAKES_TENSOR = (
-    "+*/"  # of these, list operators take a number that is a 0-dim tensor; others would wait for it
-)
+# Of these, list operators take a number that is a 0-dim tensor; others would wait for it.
+TAKES_TENSOR = "+*/"
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,8 @@ class Selection:
         for x, y, minus in ways:
             if x.is_number or y.is_number or (self.uses[y] > 1 and not is_scaled(y)):
                 continue
-            if is_scaled(y) and not self._is_plain(
-                *y.args
-            ):  # list operators take factors as floats
+            # List operators take factors as floats only.
+            if is_scaled(y) and not self._is_plain(*y.args):
                 continue
             for operator, lists, factor in self._terms(y):
                 factor = negated(factor) if minus else factor

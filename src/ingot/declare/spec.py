@@ -58,6 +58,8 @@ def learning_rate(group: Group) -> Any:
     Asking for its value would make the host wait for the device. What is computed from it stays there, too.
     """
     lr = group["lr"]
+    if type(lr) is float:
+        return lr  # nearly always; isinstance takes 0.3 us for a class like Tensor
     on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
     return lr.reshape(()) if on_device else float(lr)
 

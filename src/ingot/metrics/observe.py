@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ingot.declare.spec import Clip
 from ingot.metrics.record import ratio
-from ingot.reductions.norms import Whole, magnitude
+from ingot.reductions.norms import Norm, Whole, magnitude, reported
 from ingot.reductions.rows import Rows
 from ingot.sharding.collectives import Summands, add_up
 from ingot.sharding.dtensor import sum_dtype
@@ -66,7 +66,7 @@ class Observation:
         everything: Whole,
         clips: Sequence[tuple[Clip, ...]],
         grad_scale: Tensor | float | None,
-        norm: Tensor | None,
+        norm: Norm | None,
     ) -> None:
         """Measure what changed, complete it across processes and keep it as plain numbers.
 
@@ -102,7 +102,7 @@ class Observation:
             for ordinal, column in zip(ordinals, table[:, ordinals].t().tolist(), strict=True):
                 self.found[ordinal] = numbers(column, names, clip)
         squared = float(table[GRAD].sum())
-        self.total_norm = math.sqrt(squared) if norm is None else float(norm)
+        self.total_norm = math.sqrt(squared) if norm is None else float(reported(*norm))
 
 
 def copied_weights(bucket: Bucket) -> list[Tensor]:

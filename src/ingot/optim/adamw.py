@@ -33,16 +33,11 @@ class Scalars(NamedTuple):
 def scalars(group: Group, step: int) -> Scalars:
     """The scalars of step ``step``, counted from 1."""
     lr, (beta1, beta2) = learning_rate(group), group["betas"]
-    return Scalars(
-        keep=1 - lr * group["weight_decay"],
-        rate=lr / (1 - beta1**step),
-        beta1=beta1,
-        comp1=1 - beta1,
-        beta2=beta2,
-        comp2=1 - beta2,
-        rbias2=1 / math.sqrt(1 - beta2**step),
-        eps=group["eps"],
-    )
+    keep = 1 - lr * group["weight_decay"]
+    rate = lr / (1 - beta1**step)
+    rbias2 = 1 / math.sqrt(1 - beta2**step)
+    # In the order of the class, without names: they would take 0.5 us of a step.
+    return Scalars(keep, rate, beta1, 1 - beta1, beta2, 1 - beta2, rbias2, group["eps"])
 
 
 def direction(

@@ -23,6 +23,13 @@ MAX_NORM = Rule("max_norm value", lambda x: real(x) >= 0, "a number >= 0")
 NORM_TYPE = Rule("norm_type value", lambda x: real(x) > 0, "a number > 0, or math.inf")
 
 
+class Norm(NamedTuple):
+    """A norm as a step leaves it; converting it for users would be one more operator, so that waits until they ask."""
+
+    value: Tensor | float
+    dtype: torch.dtype  # in which users get it
+
+
 class Whole(NamedTuple):
     """All gradients of an optimizer, and who has others of the same model."""
 
@@ -41,7 +48,7 @@ class Whole(NamedTuple):
 
 def clip_in_step(
     everything: Whole, wanted: Sequence[tuple[Clip, ...]], buckets: Sequence[Bucket]
-) -> Tensor:
+) -> Norm:
     """Multiply the clip coefficients that groups want into ``bucket.grad_scale``; gradients stay as they are.
 
     Args:
@@ -52,19 +59,18 @@ def clip_in_step(
     Returns:
         The norm of all gradients, unscaled, before clipping.
     """
-    squares = bucket_sums(everything, buckets)
+    parts = bucket_parts(everything, buckets)
     scale = magnitude(buckets[0].grad_scale) if buckets else 1.0
-    whole = root(added(list(squares.values())))
+    whole = norm_of(joined(list(parts.values())))
     for bucket in buckets:
         group, dtype = bucket.members.group, bucket.members.dtype
         for clip in wanted[group]:
-            every = clip.scope == "all" or len(squares) == 1
-            norm = whole if every else root(squares[group, dtype])
-            factor = coefficient(clip, scaled(norm, magnitude(bucket.grad_scale)))
-            if isinstance(factor, Tensor):
-                factor = factor.to(bucket.params[0].device)
-            bucket.grad_scale = scaled(factor, bucket.grad_scale)
-    return reported(scaled(whole, scale), [bucket.grads[0] for bucket in buckets])
+            every = clip.scope == "all" or len(parts) == 1
+            norm = whole if every else norm_of(parts[group, dtype])
+            bucket.grad_scale = clipped(bucket.grad_scale, clip, norm)
+            if isinstance(bucket.grad_scale, Tensor):
+                bucket.grad_scale = bucket.grad_scale.to(bucket.params[0].device)
+    return Norm(scaled(whole, scale), norm_dtype(bucket.grads[0] for bucket in buckets))
 
 
 def scaled(number: Tensor | float, scale: Tensor | float) -> Tensor | float:
@@ -77,38 +83,61 @@ def root(squares: Tensor | float) -> Tensor | float:
     return squares.sqrt() if isinstance(squares, Tensor) else math.sqrt(squares)
 
 
-def coefficient(clip: Clip, norm: Tensor | float) -> Tensor | float:
-    """What gradients of a norm are multiplied with; a norm of NaN makes it NaN."""
-    if isinstance(norm, Tensor):
-        return torch.clamp(clip.max_norm / (norm + clip.slack), max=1.0)
-    value = clip.max_norm / (norm + clip.slack) if norm + clip.slack else math.inf
-    return 1.0 if value > 1.0 else value
+def clipped(scale: Tensor | float, clip: Clip, norm: Tensor | float) -> Tensor | float:
+    """A scale of gradients times the clip coefficient for their norm; a norm of NaN makes it NaN."""
+    denom = scaled(norm, magnitude(scale)) + clip.slack
+    if isinstance(denom, Tensor):
+        if isinstance(scale, Tensor):
+            factor = torch.clamp(clip.max_norm / denom, max=1.0)
+            return factor.to(scale.device) * scale
+        # A number on the CPU divides without a launch of its own: ``max_norm / denom`` would be two operators. The
+        # limit takes the sign of the scale, so that ``maximize`` costs no operator either.
+        dividend = torch.tensor(clip.max_norm * scale, dtype=denom.dtype, device="cpu")
+        quotient = torch.div(dividend, denom)
+        return quotient.clamp(max=scale) if scale >= 0 else quotient.clamp(min=scale)
+    value = clip.max_norm / denom if denom else math.inf
+    return (1.0 if value > 1.0 else value) * scale
 
 
-def bucket_sums(everything: Whole, buckets: Sequence[Bucket]) -> dict[Scope, Tensor | float]:
-    """Sums of squares of the gradients of a step, per group and dtype, complete across processes."""
+def bucket_parts(everything: Whole, buckets: Sequence[Bucket]) -> dict[Scope, Tensor | float]:
+    """What the norms of the gradients of a step are made of, per group and dtype; see ``joined``."""
     if everything.norm_group is not None or everything.roster.sharded:
         members = [(b.members.ordinals, b.backend.gradients(b)) for b in buckets]
         pairs = [pair for each in members for pair in zip(*each, strict=True)]
-        return {**everything.sums(dict(pairs), backends.squares)}
-    sums: dict[Scope, list[Tensor | float]] = {}
+        sums = everything.sums(dict(pairs), backends.squares)
+        return {scope: squares.sqrt().reshape(1) for scope, squares in sums.items()}
+    parts: dict[Scope, list[Tensor | float]] = {}
     for bucket in buckets:
-        value = bucket.backend.grad_squares(bucket)
-        sums.setdefault((bucket.members.group, bucket.members.dtype), []).append(value)
-    return {scope: added(values) for scope, values in sums.items()}
+        value = bucket.backend.grad_norms(bucket)
+        parts.setdefault((bucket.members.group, bucket.members.dtype), []).append(value)
+    return {scope: joined(values) for scope, values in parts.items()}
 
 
-def added(values: Sequence[Tensor | float]) -> Tensor | float:
-    """The sum of some numbers; a single one, the usual case, costs no operator.
+def joined(parts: Sequence[Tensor | float]) -> Tensor | float:
+    """Several parts of a norm as one: a vector of norms, or the sum of squares as a plain number.
 
-    Plain numbers are added from left to right, as the core does on the quick path.
+    Plain numbers are added from left to right, as the core does on the quick path. A single part, the usual case, costs
+    no operator.
     """
-    tensors = [value for value in values if isinstance(value, Tensor)]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
     if not tensors:
-        return sum(value for value in values if not isinstance(value, Tensor))
-    if len(values) == 1:
+        return sum(part for part in parts if not isinstance(part, Tensor))
+    if len(parts) == 1:
         return tensors[0]
-    return torch.stack([torch.as_tensor(value).to(tensors[0]) for value in values]).sum()
+    vectors = (p if isinstance(p, Tensor) else torch.tensor([math.sqrt(p)]) for p in parts)
+    return torch.cat([vector.to(tensors[0]) for vector in vectors])
+
+
+def norm_of(part: Tensor | float) -> Tensor | float:
+    """The norm of all that a part stands for; see ``joined``."""
+    return torch.linalg.vector_norm(part) if isinstance(part, Tensor) else math.sqrt(part)
+
+
+def added(values: Sequence[Tensor]) -> Tensor | float:
+    """The sum of some 0-dim tensors; a single one, the usual case, costs no operator."""
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return torch.stack([value.to(values[0]) for value in values]).sum()
 
 
 def magnitude(scale: float | Tensor) -> float | Tensor:
@@ -163,7 +192,7 @@ def total_norm(
         local = {ordinal: dtensor.local(grad) for ordinal, grad in grads.items()}
         grads = {i: grad.abs() if grad.is_complex() else grad for i, grad in local.items()}
         total = other_norm(everything, grads, norm_type, failed)
-    return reported(total, grads.values())
+    return reported(total, norm_dtype(grads.values()))
 
 
 def other_norm(
@@ -184,11 +213,11 @@ def other_norm(
     return added([*everything.sums(grads, power, failed).values()]) ** (1 / norm_type)
 
 
-def reported(norm: Tensor | float, grads: Iterable[Tensor]) -> Tensor:
+def reported(norm: Tensor | float, dtype: torch.dtype) -> Tensor:
     """A norm as users get it."""
     if isinstance(norm, Tensor):
-        return norm.to(norm_dtype(grads))
-    return torch.tensor(norm, dtype=norm_dtype(grads), device="cpu")
+        return norm.to(dtype)
+    return torch.tensor(norm, dtype=dtype, device="cpu")
 
 
 def norm_dtype(grads: Iterable[Tensor]) -> torch.dtype:

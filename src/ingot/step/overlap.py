@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import le
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -52,17 +54,34 @@ def offsets(tensor: Tensor) -> Tensor:
 
 def extent_of(tensor: Tensor) -> tuple[int, int] | None:
     """The addresses a tensor lies between; None if it has no elements or no memory of its own to look at."""
-    if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+    if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_meta:
         return None
-    if tensor.is_meta or tensor.numel() == 0:
+    size = tensor.nbytes
+    if size == 0:
         return None
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if not tensor.is_contiguous():
+        reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        size = (reach + 1) * tensor.element_size()
     begin = tensor.data_ptr()
-    return begin, begin + (reach + 1) * tensor.element_size()
+    return begin, begin + size
+
+
+def are_apart(tensors: Iterable[Tensor]) -> bool:
+    """Whether no address is in use twice, wherever it is; False says nothing, as devices have addresses of their own.
+
+    An address that two tensors lie around has at least two more beginnings than ends up to it. So tensors are apart
+    just if each beginning, in order, is not before the end of one place less, in the order of the ends.
+    """
+    extents = [extent for extent in map(extent_of, tensors) if extent is not None]
+    begins = sorted([begin for begin, _ in extents])
+    ends = sorted([end for _, end in extents])
+    return all(map(le, ends, begins[1:]))
 
 
 def any_overlap(written: Sequence[Sequence[Tensor]], read: Sequence[Tensor]) -> bool:
     """Whether a written tensor lies between the addresses of another; what is only read may share memory."""
+    if are_apart(chain(*written, read)):
+        return False  # nearly always
     extents = defaultdict(list)
     for writes, tensors in [*((True, each) for each in written), (False, read)]:
         for tensor in tensors:

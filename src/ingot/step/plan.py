@@ -129,7 +129,7 @@ class Planner:
         if facts.known is not None and not passing:
             outlines = [outline for outline, _ in planned]
             ids = [*map(id, state)], [*map(id, state.values())]
-            self.memories[first] = Memory(outlines, settings, *ids, facts.known)
+            self.memories[first] = Memory(outlines, settings, *ids, facts)
         kept = self.scratch.get(first, {})
         scratch = self.scratch[first] = {}
         for outline, _ in planned:

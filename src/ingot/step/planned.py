@@ -45,7 +45,7 @@ class Planned(torch.optim.Optimizer):
             self._offload = vars(self).get("_offload") or Offload()
         self._planner = Planner(type(self).__name__, self.spec, self.check, self._offload)
         self._quick: Quick | None = None
-        self._grad_norm: Tensor | tuple[float, torch.dtype] | None = None
+        self._grad_norm: Tensor | tuple[Tensor | float, torch.dtype] | None = None
 
     def _everything(self) -> Whole:
         """All parameters, with whom they are shared: for norms and sums over the whole optimizer."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._C import _increment_version
 from torch._C._autograd import _profiler_enabled
+from torch.compiler import is_compiling
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ingot.backends.native import NATIVE
@@ -41,7 +42,7 @@ def is_undisturbed(optimizer: Planned) -> bool:
         or _global_optimizer_pre_hooks
         or _global_optimizer_post_hooks
         or _profiler_enabled()
-        or torch.compiler.is_compiling()
+        or is_compiling()
         or (tracker is not None and tracker.due)
     )
 

@@ -32,7 +32,7 @@ class Settings:
     variants: list[Variant]  # of the groups
 
 
-@dataclass(frozen=True)
+@dataclass
 class Memory:
     """The outlines of the last step over some parameters, and what they depend on."""
 
@@ -40,7 +40,7 @@ class Memory:
     settings: Settings
     owners: list[int]  # identities of the keys of optimizer.state
     slots: list[int]  # and of its values
-    known: Any  # facts about the tensors
+    facts: Facts  # about the tensors, as last found
 
 
 def recall(
@@ -62,8 +62,11 @@ def recall(
         if found is None:
             return None
         planned.append((outline, found))
-    facts = find_facts(*tensors_of(planned))
-    return (planned, facts) if facts.known == memory.known else None
+    facts = find_facts(*tensors_of(planned), memory.facts)
+    if facts.known != memory.facts.known:
+        return None
+    memory.facts = facts
+    return planned, facts
 
 
 def gather(

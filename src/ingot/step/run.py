@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ingot.declare.spec import Spec
-from ingot.reductions.norms import Whole, clip_in_step
+from ingot.reductions.norms import Norm, Whole, clip_in_step
 from ingot.sharding.collectives import agree_on_gradients
 from ingot.sharding.meeting import Meeting
 from ingot.step.bucket import Bucket
@@ -32,7 +32,7 @@ def run(
     everything: Whole,
     grad_scale: Tensor | float | None,
     observation: Observation | None = None,
-) -> Tensor | None:
+) -> Norm | None:
     """Make a step that was planned.
 
     Args:

@@ -69,10 +69,10 @@ class Transit(Backend):
         self.offload.wait_for_gradients(bucket.members.owners)
         return bucket.grads
 
-    def grad_squares(self, bucket: Bucket) -> Tensor | float:
-        """The sum over the whole bucket, so that pieces do not change the order of the summands."""
+    def grad_norms(self, bucket: Bucket) -> Tensor | float:
+        """Over the whole bucket, so that pieces do not change the order of the summands."""
         self.gradients(bucket)
-        return self.backend.grad_squares(bucket)
+        return self.backend.grad_norms(bucket)
 
 
 def chunks(bucket: Bucket, offload: Offload) -> Iterator[list[int]]:

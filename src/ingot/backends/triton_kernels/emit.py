@@ -29,11 +29,10 @@ from ingot.declare.formula import Formula
 from ingot.declare.sums import SUMS
 from ingot.declare.targets import Triton
 
-SHORT = (
-    16,
-    128,
-)  # rows of up to so many elements are handled many at a time, in tiles of this width
-LONG = -1  # the kind of an item that is a piece of one row
+# Rows of up to so many elements are handled many at a time, in tiles of this width.
+SHORT = (16, 128)
+# The kind of an item that is a piece of one row.
+LONG = -1
 
 Lines = Iterator[str]
 

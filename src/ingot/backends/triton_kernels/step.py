@@ -28,9 +28,8 @@ NAMES = {
     torch.int8: "int8",  # codes of states
     torch.uint8: "uint8",
 }
-ONE_ROW_BLOCK = (
-    16  # rows handled at a time between the passes, for optimizers that do not look at rows
-)
+# Rows handled at a time between the passes, for optimizers that do not look at rows.
+ONE_ROW_BLOCK = 16
 
 
 class Step:
