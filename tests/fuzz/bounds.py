@@ -107,6 +107,11 @@ def minimum(a: Bounded, b: Any) -> Bounded:
     return Bounded(np.minimum(a.value, b.value), np.maximum(a.error, b.error), a.unit)
 
 
+def clipping(limit: float, norm: Bounded, slack: float) -> Bounded:
+    """The clip coefficient; an infinite norm makes it exactly 0."""
+    return Bounded(0.0) if np.isinf(norm.value) else minimum(limit / (norm + slack), 1.0)
+
+
 def absolute(a: Bounded) -> Bounded:
     return Bounded(np.abs(a.value), a.error, a.unit)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cases import BACKENDS
+from fuzz.generate import CODED, Generator
 from fuzz.sources import Operation
 from fuzz.steps import COMPLEX, HALVES, Steps
-
-if TYPE_CHECKING:
-    from fuzz.generate import Generator
 
 SWITCHES = ("amsgrad", "nesterov", "adam", "bias_correction", "centered")
 
@@ -115,6 +113,7 @@ class Changes(Steps):
         k = self.lonely()
         if k is None:
             return None
+        self.g.coded |= self.g.eight and self.g.now[k]["shape"] in CODED
         spec = self.g.tensor(self.g.shape(), self.g.now[k]["dtype"])
         self.g.now[k] = dict(spec)
         self.g.saved = None
@@ -168,14 +167,12 @@ class Changes(Steps):
 
     def option(self) -> Operation:
         """Another rate, decay or direction; or a flag switched, for which a state may be missing."""
-        from fuzz.generate import OPTIONS
-
         group = self.g.random.randrange(len(self.g.groups))
         names: dict[str, list[Any]] = {
             "lr": [0.0, 0.05, "torch.tensor(0.01)"],
             "maximize": [True, False],
         }
-        known = OPTIONS[self.g.kind]
+        known = self.g.known_options()
         names |= {n: v for n, v in known.items() if n in ("weight_decay", *SWITCHES)}
         if self.g.kind == "NpuFusedSGD":
             names.pop("nesterov", None)

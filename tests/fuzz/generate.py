@@ -13,6 +13,10 @@ DTYPES = ["float32"] * 5 + ["bfloat16", "float16", "float64", "float64", "comple
 FILLS = ["normal"] * 6 + ["some zeros", "zeros", "tiny"]
 LAYOUTS = ["dense"] * 3 + ["permuted", "gaps", "channels_last"]
 DIMENSIONS = [1, 1, 2, 2, 2, 3, 4]
+# Large enough for 8-bit states; most do not fill their last block of 128, and rows begin inside of blocks.
+CODED = [[64, 64], [4096], [4097], [4223], [8999], [33, 128], [128, 65], [3, 1367], [1, 4099]]
+CODED += [[67, 65], [2, 50, 50], [5, 7, 131], [4, 8, 11, 13], [7, 9, 8, 9]]
+CODES = "8-bit codes"  # the feature that may be forced
 MOMENTS = {
     "betas": [(0.9, 0.999), (0.0, 0.0), (0.5, 0.99), (0.8, 0.3)],
     "eps": [1e-8, 1e-6, 1e-3, 0.1],
@@ -102,7 +106,10 @@ class Generator:
 
     def shape(self) -> list[int]:
         """Around the width of SIMD registers, with empty and single dimensions; a large one now and then."""
-        if self.chance(0.008) and not self.small:
+        if self.coded and self.chance(0.6):
+            self.coded = False
+            return list(self.one(CODED))
+        if self.chance(0.008):
             return self.one([[70001], [300, 257], [5, 4099]])
         if self.chance(0.08):
             return []
@@ -110,7 +117,7 @@ class Generator:
         shape = [self.one(sizes) for _ in range(self.one(DIMENSIONS))]
         while len(shape) > 1 and len([s for s in shape if s > 4]) > 2:
             shape[self.random.randrange(len(shape))] = 2
-        return [min(size, 33) for size in shape[:2]] if self.small else shape
+        return shape
 
     def layout(self, shape: list[int], layouts: list[str] = LAYOUTS) -> str:
         layout = self.one(layouts)
@@ -135,24 +142,32 @@ class Generator:
         result: dict[str, Any] = {}
         if self.chance(0.25):
             result["state_dtype"] = self.one(
-                ["param", "torch.bfloat16", "torch.float32", "torch.float16", "8bit"]
+                ["param", "torch.bfloat16", "torch.float32", "torch.float16", "8bit", "8bit"]
             )
+        if self.force == CODES:
+            result["state_dtype"] = "8bit"
         if self.chance(0.2):
             result["master_weights"] = True
         if self.chance(0.15):
             result["rounding"] = "stochastic"
+        # Most runs with 8-bit states have one tensor that is large enough for them.
+        self.eight = result.get("state_dtype") == "8bit"
+        self.coded = self.eight and self.wanted(CODES, 0.7)
         # 8-bit and 16-bit states cannot be kept for wide and complex parameters.
-        # States of tensors below 4096 elements are float32 then: their codes have tests of their own.
-        self.small = result.get("state_dtype") == "8bit"
         self.narrow = result.get("state_dtype", "param") != "param" or self.chance(0.1)
         return result
+
+    def known_options(self) -> dict[str, list[Any]]:
+        """What the class knows; "centered" subtracts averages, which 8 bits are documented not to serve for."""
+        known = OPTIONS[self.kind]
+        return {n: v for n, v in known.items() if not (self.eight and n == "centered")}
 
     def group_options(self) -> dict[str, Any]:
         """Some options with values worth trying."""
         options: dict[str, Any] = {"lr": self.one([1e-3, 0.01, 0.3, 0.0, "torch.tensor(0.02)"])}
         if self.wanted("tensor lr of 1 or 2 dimensions", 0.05):
             options["lr"] = self.one(["torch.tensor([0.02])", "torch.tensor([[0.02]])"])
-        for name, values in OPTIONS[self.kind].items():
+        for name, values in self.known_options().items():
             if self.chance(0.4):
                 options[name] = self.one(values)
         if self.kind == "NpuFusedSGD" and options.get("momentum") and not options.get("dampening"):

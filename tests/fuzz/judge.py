@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fuzz.bounds import DOUBLE, SAFETY, SINGLE, Bounded, minimum, sqrt, total
+from fuzz import codes
+from fuzz.bounds import DOUBLE, SAFETY, Bounded, clipping, minimum, sqrt, total
 from fuzz.reference import Element
 from fuzz.sources import Operation
+from fuzz.tensors import array, loaded, unit_of
 from fuzz.world import Difference, Model, Snapshot, equal, same
 
 MASTER = "master_param"
 SUBNORMALS = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
-
-
-def array(tensor: Tensor) -> Any:
-    """The values, exactly; complex numbers as pairs."""
-    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return tensor.double().numpy().astype(np.longdouble)
-
-
-def unit_of(dtype: torch.dtype) -> float:
-    return DOUBLE if dtype in (torch.float64, torch.complex128) else SINGLE
-
-
-def clipping(limit: float, norm: Bounded, slack: float) -> Bounded:
-    """The clip coefficient; an infinite norm makes it exactly 0."""
-    return Bounded(0.0) if np.isinf(norm.value) else minimum(limit / (norm + slack), 1.0)
-
-
-def loaded(tensor: Tensor, unit: float) -> Bounded:
-    """A tensor as the math reads it; one of a wider type is rounded."""
-    value = Bounded(array(tensor), 0.0, unit_of(tensor.dtype))
-    return value.to(unit)
 
 
 class Judge:
@@ -115,7 +95,7 @@ class Judge:
         """What the formula is told about one parameter."""
         before, unit = self.before, unit_of(self.before.values[k].dtype)
         slots = before.states[k]
-        states = {n: self.old(k, n, unit) for n in slots if n not in ("step", MASTER)}
+        states = {n: self.old(k, n, unit) for n in codes.states_of(slots)}
         if param is None:
             value = before.values[k]
             if MASTER in slots and self.has_master(k):
@@ -137,6 +117,8 @@ class Judge:
 
     def old(self, k: int, name: str, unit: float) -> Bounded:
         """A state as the step found it; brought to another type first if the parameter's type changed."""
+        if codes.is_coded(self.before.states[k], name):
+            return codes.decoded(self.before.states[k], name)
         was, now = self.before.states[k][name], self.after.states[k].get(name)
         value = loaded(was, unit)
         if now is None or now.dtype is was.dtype:
@@ -154,12 +136,27 @@ class Judge:
             if name not in now:
                 raise Difference(f"parameter {k}: no state {name} after the step")
             source = f"optimizer.state[p[{k}]][{name!r}]"
-            self.compare(f"parameter {k}: {name}", source, now[name], value)
+            if self.coded(k, name):
+                codes.check(f"parameter {k}: {name}", source, now, value, self.model.stochastic)
+                self.elements += value.value.size
+                self.unbounded += int(
+                    np.isinf(np.broadcast_to(value.error, value.value.shape)).sum()
+                )
+            else:
+                self.compare(f"parameter {k}: {name}", source, now[name], value)
         if self.model.formula.counted and now.get("step") != element.t:
             raise Difference(f"parameter {k}: step {now.get('step')} instead of {element.t}")
-        stored = {n: loaded(v, element.unit) for n, v in now.items() if n not in ("step", MASTER)}
+        stored = codes.read(self.model.kind, now, new, element.unit)
         results = self.model.formula.update(element, stored)
         return results if isinstance(results, list) else [results]
+
+    def coded(self, k: int, name: str) -> bool:
+        """Whether a state is kept in 8 bits; raise unless it should be."""
+        large = self.before.values[k].numel() >= codes.FEWEST
+        coded = codes.is_coded(self.after.states[k], name)
+        if coded != (large and self.model.common.get("state_dtype") == "8bit"):
+            raise Difference(f"parameter {k}: {name} is {'' if coded else 'not '}kept in 8 bits")
+        return coded
 
     def accept(self, k: int, results: list[Bounded]) -> None:
         """The parameter is one of these results."""
@@ -184,15 +181,15 @@ class Judge:
         for order in permutations((first, second)):
             base = Bounded(np.concatenate([a, b[rows - offset :]]), 0.0, unit)
             base.error = np.zeros_like(base.value)
-            for k in order:
-                if self.before.grads[k] is None:
-                    continue
-                part = slice(0, rows) if k == first else slice(offset, offset + rows)
-                (result,) = self.updated(
-                    k, scale, Bounded(base.value[part], base.error[part], unit)
-                )
-                base.value[part], base.error[part] = result.value, result.error
             try:
+                for k in order:
+                    if self.before.grads[k] is None:
+                        continue
+                    part = slice(0, rows) if k == first else slice(offset, offset + rows)
+                    (result,) = self.updated(
+                        k, scale, Bounded(base.value[part], base.error[part], unit)
+                    )
+                    base.value[part], base.error[part] = result.value, result.error
                 for k, start in ((first, 0), (second, offset)):
                     part = slice(start, start + rows)
                     self.accept(k, [Bounded(base.value[part], base.error[part], unit)])

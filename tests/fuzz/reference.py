@@ -76,10 +76,22 @@ def adam_rate(e: Element) -> Bounded:
     return e.scalar(Bounded(e.o["lr"]) / complement(e.o["betas"][0], e.t))
 
 
+def adam_step(e: Element, new: States) -> Bounded:
+    """The rate times the first moment over the denominator.
+
+    An implementation may multiply the rate and the denominator by sqrt(1 - b2^t), as the lists backend does to save an
+    operator: where rate * m is a subnormal number, it is rounded so much more coarsely.
+    """
+    step = adam_rate(e) * new["exp_avg"]
+    root = sqrt(complement(e.o["betas"][1], e.t)).value
+    coarse = Bounded(step.value, step.error + SUBNORMAL[step.unit] / root, step.unit)
+    return coarse / denominator(e, new)
+
+
 def adamw(e: Element, new: States) -> Bounded:
     keep = e.scalar(1 - Bounded(e.o["lr"]) * e.o["weight_decay"])
     p = e.p * keep if e.o["weight_decay"] else e.p
-    return p - adam_rate(e) * new["exp_avg"] / denominator(e, new)
+    return p - adam_step(e, new)
 
 
 def adam_advance(e: Element) -> States:
@@ -87,7 +99,7 @@ def adam_advance(e: Element) -> States:
 
 
 def adam(e: Element, new: States) -> Bounded:
-    return e.p - adam_rate(e) * new["exp_avg"] / denominator(e, new)
+    return e.p - adam_step(e, new)
 
 
 def sgd_advance(e: Element) -> States:

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 import ingot.optim  # noqa: F401
 
 GUARD = 37  # elements before and after a tensor; odd, so that addresses are not aligned
-CANARY = 12345.0
+CANARY = 93.0  # every type has it, that of 8-bit codes as well
 watched = []  # (buffer, which of its elements belong to no tensor)
 p = {}  # the parameters by number
 
