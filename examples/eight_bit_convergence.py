@@ -1,6 +1,6 @@
 """Trains a small transformer on Python's own source text with optimizer states in float32, bfloat16 and 8 bits.
 
-    python examples/eight_bit_convergence.py             # 72 runs, then draws docs/images/eight_bit.png
+    python examples/eight_bit_convergence.py             # 66 runs, then draws docs/images/eight_bit.png
     python examples/eight_bit_convergence.py --only AdamW --seeds 1 --steps 200 --results "" --output ""
 
 Runs with the same seed begin with the same weights and see the same batches; only the format of the states differs.
@@ -162,30 +162,41 @@ def differences(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]
 
 
 def plot(rows: list[dict[str, Any]], output: Path) -> None:
-    """One panel per optimizer: a dot for every seed and a line at the mean."""
+    """One panel per optimizer, one line per format: a dot for every seed and a bar at the mean."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     every = differences(rows)
-    figure, panels = plt.subplots(1, len(every), figsize=(12, 4), sharex=True, squeeze=False)
+    found = {form for formats in every.values() for form in formats}
+    shown = [form for form in (*FORMATS, *PEERS) if form in found]
+    figure, panels = plt.subplots(
+        1, len(every), figsize=(11, 3.6), sharex=True, sharey=True, squeeze=False
+    )
     for panel, (name, formats) in zip(panels[0], every.items(), strict=True):
-        panel.axvspan(-0.01, 0.01, color="0.9")
-        for height, (form, values) in enumerate(formats.items()):
+        panel.axvspan(-0.01, 0.01, color="0.92")
+        panel.axvline(0, color="0.7", linewidth=1)
+        for form, values in formats.items():
+            line = shown.index(form)
             color = "tab:blue" if form.startswith("8bit") else "0.35"
-            panel.plot(values, [height] * len(values), "o", color=color, alpha=0.6)
-            panel.plot([mean(values)] * 2, [height - 0.25, height + 0.25], color=color, linewidth=3)
-        panel.set_yticks(range(len(formats)), formats)
-        panel.invert_yaxis()
+            panel.plot(values, [line] * len(values), "o", color=color, alpha=0.6)
+            panel.plot([mean(values)] * 2, [line - 0.3, line + 0.3], color=color, linewidth=3)
         base = [
             float(r["loss"]) for r in rows if (r["optimizer"], r["format"]) == (name, "float32")
         ]
-        panel.set_title(f"{name}: float32 reaches {mean(base):.3f}")
+        panel.set_title(f"{name}\nfloat32: {mean(base):.3f}", fontsize=11)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("validation loss minus that of float32 with the same seed (grey: within 0.01)")
+    panels[0][0].set(yticks=range(len(shown)), yticklabels=shown, xticks=[-0.01, 0, 0.01])
+    panels[0][0].invert_yaxis()
+    figure.supxlabel(
+        "validation loss minus that of float32 states with the same seed, a dot per seed, a bar at the mean"
+        " (grey: within 0.01)",
+        fontsize=10,
+    )
     figure.tight_layout()
     figure.savefig(output, dpi=130)
+    plt.close(figure)
 
 
 def main() -> None:
