@@ -58,8 +58,11 @@ def circumstances(rows: list[Row]) -> list[str]:
     row = rows[0]
     threads = max(int(r["threads"]) for r in rows)  # small models are timed on one, too
     busy = max(float(r["others_cpu"] or 0) for r in rows)
+    # A part that was measured again stands beside older ones.
+    days = " and ".join(sorted({r["date"][:10] for r in rows}))
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(r["commit"] for r in rows))
     return [
-        f"Measured on {row['date'][:10]} at commit `{row['commit']}`: {row['cpu']}, {row['cores']} cores, "
+        f"Measured on {days} at commit {commits}: {row['cpu']}, {row['cores']} cores, "
         f"{threads} threads, {row['instructions']}, Python {row['python']}, torch {row['torch']}, "
         f"backend `{row['backend']}`. Other processes used at most {busy:.0%} of the machine during a race.",
         "",

@@ -6,39 +6,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import BACKENDS, CASES, Case, Options, each_case, each_fused_backend, each_setting
-from ingot import backends
+from tolerances import TOLERANCES, tolerance
 from training import SHAPES, assert_same, give_grads, make_params, set_grad, tensors_of, train
 
 STEPS = 20
-# Both compute in float32 (float64) with the same formula. Only the sums of LAMB and AdamP may be added in another
-# order, and the clip coefficient with them; everything else is the same operations on the same numbers.
-# In 16 bits a rounding apart before storing may become an ulp of the stored number.
-TOLERANCES = {
-    torch.float32: (1e-6, 1e-7),
-    torch.float64: (1e-14, 1e-15),
-    torch.bfloat16: (2.0**-7, 1e-6),
-    torch.float16: (2.0**-10, 1e-6),
-    torch.complex64: (1e-6, 1e-7),
-    torch.complex128: (1e-14, 1e-15),
-}
 DTYPES = list(TOLERANCES)[:4]
-
-
-def tolerance(
-    case: Case, options: Options, dtype: torch.dtype, backend: str
-) -> tuple[float, float]:
-    """Wider where numbers cancel."""
-    relative, absolute = TOLERANCES[dtype]
-    if backend == "lists":
-        # lerp and additions with a factor round once where the reference rounds twice. Averages and buffers of
-        # numbers of either sign, up to 10 here, show that near zero; a 16-bit parameter may be rounded another way
-        # in two steps.
-        absolute *= 10
-        relative *= 2 if dtype in (torch.float16, torch.bfloat16) else 1
-    # The buffer of RMSprop adds up updates of either sign, as large as 10. A root that differs in its last bit
-    # (torch's on the CPU is not correctly rounded) shows where they cancel.
-    sums_updates = case.name in ("rmsprop", "rmsprop_tf") and "momentum" in options
-    return relative, absolute * (10 if sums_updates else 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -250,48 +222,3 @@ def test_a_bucket_larger_than_a_round(case: Case, monkeypatch: pytest.MonkeyPatc
         train(optimizer, params, 4)
         runs.append(tensors_of(optimizer))
     assert_same(runs[0], runs[1], rtol=1e-6, atol=1e-7)
-
-
-@each_case
-def test_the_automatic_choice_is_the_first_of_the_table(case: Case) -> None:
-    params = make_params(SHAPES)
-    optimizer = case.make(params)
-    give_grads(params, 0)
-    buckets = optimizer._plan()
-    assert {bucket.backend.name for bucket in buckets} == {BACKENDS[0]}
-    assert backends.choose_for("cpu")[0] == BACKENDS[0]
-
-
-@each_case
-def test_an_unknown_backend_is_refused_with_the_list(case: Case) -> None:
-    with pytest.raises(ValueError, match=r"'nonsense'.*'native', 'triton', 'lists', 'reference'"):
-        case.make(make_params(), backend="nonsense")
-
-
-@each_case
-def test_an_unavailable_backend_is_refused_with_the_reason(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    native = backends.TABLE[0]
-    monkeypatch.setattr(type(native), "unavailable", lambda self: "no such luck")
-    with pytest.raises(ValueError, match=r"native.*no such luck"):
-        case.make(make_params(), backend="native")
-    params = make_params()
-    optimizer = case.make(params)
-    train(optimizer, params, 1)  # the automatic choice falls through
-    assert backends.choose_for("cpu")[0] == "lists"
-
-
-def test_the_choice_on_a_cpu_without_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lists backend, with a warning; an earlier version called it flat."""
-    monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not built")
-    backends.warn_without_core.cache_clear()
-    with pytest.warns(UserWarning, match="not built; steps on the CPU take several times longer"):
-        params = make_params([(2,)])
-        train(CASES["lamb"].make(params), params, 1)
-    for shapes, name in [([(16, 64)] * 20, None), ([(512, 512)], None), ([(512, 512)], "flat")]:
-        params = make_params(shapes)
-        optimizer = CASES["lamb"].make(params, backend=name)
-        give_grads(params, 0)
-        (bucket,) = optimizer._plan()
-        assert bucket.backend.name == "lists"

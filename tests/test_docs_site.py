@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,7 @@ LINK = re.compile(r"\]\(([^)\s#]+)")
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
+    sys.path.append(str(ROOT / "docs_site"))  # for what it imports
     spec = importlib.util.spec_from_file_location("assemble", ROOT / "docs_site" / "assemble.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

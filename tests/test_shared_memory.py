@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import CASES, Case, each_backend, each_case
-from training import assert_unchanged, give_grads, picture, set_grad, tensors_of, with_state
+from ingot import backends
+from training import (
+    assert_same,
+    assert_unchanged,
+    give_grads,
+    picture,
+    set_grad,
+    tensors_of,
+    with_state,
+)
 
 
 def square(seed: int = 0) -> Tensor:
@@ -152,3 +161,33 @@ def test_a_parameter_given_twice_is_updated_twice(name: str, backend: str) -> No
     torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=1e-6)
     if case.kind.spec.counted:
         assert optimizers[0].state[ours]["step"] == 6
+
+
+@pytest.mark.parametrize("core", [True, False], ids=["core", "no core"])
+@pytest.mark.parametrize("backend", ["native", "lists"])
+def test_what_moves_into_another_after_some_steps(
+    backend: str, core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A remembered plan looks for overlaps again as soon as an address differs, with the core and without it."""
+    if not core:
+        if backend == "native":
+            pytest.skip("native is the core")
+        monkeypatch.setattr(type(backends.NATIVE), "unavailable", lambda self: "not today")
+    runs = []
+    for remembers in (True, False):
+        torch.manual_seed(0)
+        params = [Parameter(torch.randn(300, 300)) for _ in range(2)]
+        optimizer = CASES["lamb"].make(params, lr=0.1, backend=backend)
+        for step in range(4):
+            give_grads(params, step)
+            optimizer.step()
+        if not remembers:
+            saved = optimizer.state_dict()
+            optimizer = CASES["lamb"].make(params, lr=0.1, backend=backend)
+            optimizer.load_state_dict(saved)
+        base = torch.randn(450, 300)
+        params[0].data, params[1].data = base[:300], base[150:]
+        give_grads(params, 5)
+        optimizer.step()
+        runs.append(tensors_of(optimizer))
+    assert_same(*runs)

@@ -1,4 +1,4 @@
-"""The job of test_gradients.py: norms, clipping, overflow and states of split parameters."""
+"""The job of test_gradients.py: norms, clipping and states of split parameters."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from collectives import raises_everywhere, stepped
-from layouts import COPIES, LAYOUTS, ROWS, Layout, local, mesh_of
+from gradient_scaling import local_overflow, scaler, scalers_agree
+from layouts import LAYOUTS, Layout, local
 from matrix import Outcome, compare, outcomes
+from meetings import raises_everywhere, stepped
 from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from cases import CASES, Case
-from ingot.optim import NpuFusedAdamP, NpuFusedAdamW, NpuFusedLamb
+from ingot.optim import NpuFusedAdamP, NpuFusedAdamW
 from training import SHAPES, give_grads, make_params
 
 NORMS = (2.0, 1.0, 3.0, torch.inf)
@@ -70,76 +71,6 @@ def double_sums(layout: Layout) -> None:
     exact = (100.0**2 + (40 * 50 * 20 - 1) * float(torch.tensor(1e-3)) ** 2) ** 0.5
     norm = NpuFusedAdamW(params).clip_grad_norm_fused_(1e9)
     assert abs(norm.item() - exact) < 1e-5
-
-
-def scaler(layout: Layout, case: Case) -> None:
-    """GradScaler: an overflow in a shard of one process makes all of them skip the step; then they go on."""
-    wholes = make_params([(5, 4), (4,), (6, 3), (2, 2)])
-    params = layout.params(wholes)
-    optimizer, whole = case.make(params, lr=0.01), case.make(wholes, lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(torch.zeros(()))  # creates the scale
-    for step in range(5):
-        give_grads(wholes, step)
-        scale = scaler.get_scale()
-        for i, (param, one) in enumerate(zip(params, wholes, strict=True)):
-            assert one.grad is not None
-            param.grad = layout.lay_out(i, one.grad * scale)
-        if step == 2:
-            if layout.mesh.get_coordinate()[-1] == 0:
-                part = local(params[0].grad)
-                part[(0,) * part.ndim] = torch.inf
-        else:
-            whole.step()
-        if step == 3:
-            scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        assert scaler.get_scale() == (1024.0 if step < 2 else 512.0)
-    compare(layout, optimizer, whole)
-
-
-def local_overflow(rank: int) -> None:
-    """Only one process sees the overflow: all skip; a scale that differs from then on is an error on all."""
-    for kind in (NpuFusedAdamW, NpuFusedLamb):
-        optimizer, params = stepped(kind, Layout("mixed", 2), 4)
-        before = [local(param).clone() for param in params]
-        optimizer.found_inf = torch.tensor(float(rank == 1))
-        optimizer.grad_scale = torch.tensor(8.0)
-        optimizer.step()
-        for param, old in zip(params, before, strict=True):
-            assert torch.equal(local(param), old) and optimizer.state[param]["step"] == 1
-        optimizer.found_inf = torch.tensor(0.0)
-        optimizer.grad_scale = torch.tensor(8.0 / (1 + rank))
-        raises_everywhere(optimizer.step, "GradScaler has the scale")
-        assert not hasattr(optimizer, "found_inf")
-        optimizer.step()
-        assert optimizer.state[params[0]]["step"] == 2
-
-
-def scalers_agree(rank: int) -> None:
-    """Only one process sees the overflow: the scalers of all go down together, and the next step is made.
-
-    torch 2.13 asks the processes of the first gradient alone, and that one is the same on all of them here.
-    """
-    mesh = mesh_of((2,))
-    for kind in (NpuFusedAdamW, NpuFusedLamb):
-        params: list[Tensor] = [
-            Parameter(DTensor.from_local(torch.ones(4, 3), mesh, [each], run_check=False))
-            for each in (COPIES, ROWS)
-        ]
-        optimizer = kind(params, lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-        scaler.scale(torch.zeros(()))
-        for step in range(3):
-            for param in params:
-                param.grad = torch.ones_like(param) * scaler.get_scale()
-            if step == 1 and rank == 1:
-                local(params[1].grad)[0, 0] = torch.inf  # type: ignore[arg-type]
-            scaler.step(optimizer)
-            scaler.update()
-            assert scaler.get_scale() == (8.0 if step == 0 else 4.0), (step, scaler.get_scale())
-        assert optimizer.state[params[0]]["step"] == 2
 
 
 def states(layout: Layout, case: Case) -> None:

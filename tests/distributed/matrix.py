@@ -16,8 +16,12 @@ from ingot.optimizer import FusedOptimizer
 from training import SHAPES, give_grads, make_params
 
 STEPS = 20
+# For 8-bit states: rows, and halves of rows, fill whole blocks, so that shards have the codes of the whole tensor. Each
+# place of a mixed layout has one that is large enough, also where local parts are not.
+IN_BLOCKS = [(16, 256), (32, 256), (20, 256), (18, 256), (17, 256), (7,), (33, 31)]
 # Sums over shards are added in another order: in double precision, so that factors differ by a rounding.
 CLOSE = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 8e-3, torch.complex64: 1e-6}
+CODES = {torch.int8, torch.uint8}
 Outcome = dict[str, str]  # what went wrong, by the id of a check; "" if nothing did
 
 
@@ -37,6 +41,10 @@ def compare(layout: Layout, split: FusedOptimizer, whole: FusedOptimizer) -> Non
         for name, value in theirs.items():
             if name == "step":
                 assert mine[name] == value
+            elif name.endswith("_scale"):
+                by_row = value.view(len(expected), -1)
+                scales = layout.cut(index, by_row).flatten()
+                torch.testing.assert_close(mine[name], scales, rtol=0, atol=0)
             else:
                 compare_tensor(layout, index, name, mine[name], value, is_exact(whole))
 
@@ -45,7 +53,8 @@ def compare_tensor(
     layout: Layout, index: int, name: str, actual: Tensor, whole: Tensor, exact: bool
 ) -> None:
     """One tensor, also its placement."""
-    tolerance = 0.0 if exact else CLOSE[whole.dtype]
+    # Codes have no tolerance: the settings with 8-bit states have no clipping, and other sums do not reach states.
+    tolerance = 0.0 if exact or whole.dtype in CODES else CLOSE[whole.dtype]
     assert actual.shape == whole.shape
     assert getattr(actual, "placements", None) == layout.placements(index, whole)
     torch.testing.assert_close(
@@ -77,9 +86,14 @@ def train_both(
 
 def check(case: Case, options: Options, layout: Layout, dtype: torch.dtype) -> None:
     """One cell of the matrix."""
-    wholes = make_params(SHAPES, dtype)
+    eight = options.get("state_dtype") == "8bit"
+    wholes = make_params(IN_BLOCKS if eight else SHAPES, dtype)
     split, whole = train_both(lambda params: case.make(params, **options), wholes, layout)
     compare(layout, split, whole)
+    if eight:
+        for param in split.param_groups[0]["params"]:
+            dtypes = {v.dtype for v in split.state[param].values() if isinstance(v, Tensor)}
+            assert bool(dtypes & CODES) == (param.numel() >= 4096)
     # No DTensor reaches a backend: shards get the one that whole tensors get.
     assert {b.backend.name for b in split._plan()} == {b.backend.name for b in whole._plan()}
 
@@ -109,6 +123,24 @@ PRECISIONS: dict[str, tuple[torch.dtype, Options]] = {
 }
 
 
+# 8-bit states: some optimizers with some layouts, by the number of processes.
+EIGHT: Options = {"lr": 0.01, "state_dtype": "8bit"}
+EIGHT_BIT: dict[int, list[tuple[str, str, str, Options]]] = {
+    2: [
+        ("rows", "adamw", "8bit", {"amsgrad": True}),
+        ("rows", "adamw", "8bit stochastic", {"rounding": "stochastic"}),
+        ("columns", "lamb", "8bit", {"weight_decay": 0.01}),
+        ("mixed", "sgd", "8bit", {"momentum": 0.9}),
+    ],
+    4: [
+        ("mixed", "adamw", "8bit", {}),
+        ("rows_x_columns", "adamp", "8bit", {"weight_decay": 0.1, "delta": 0.4}),
+        ("strided", "lamb", "8bit", {}),
+        ("copies_x_rows", "rmsprop_tf", "8bit", {"momentum": 0.9}),
+    ],
+}
+
+
 def cells(processes: int) -> Iterable[tuple[str, Case, Options, str, torch.dtype]]:
     """The matrix: id, optimizer, options, layout, dtype.
 
@@ -125,6 +157,9 @@ def cells(processes: int) -> Iterable[tuple[str, Case, Options, str, torch.dtype
                 always = layout == "mixed" if processes == 2 else name == settings[0][0]
                 if always or (number + turn) % (2 if processes == 2 else 5) == 0:
                     yield f"{layout}-{stem}-{name}", case, options, layout, dtype
+    for layout, stem, name, more in EIGHT_BIT[processes]:
+        options = {**EIGHT, **more}
+        yield f"{layout}-{stem}-{name}", CASES[stem], options, layout, torch.float32
 
 
 def cell(rank: int, processes: int, name: str) -> None:

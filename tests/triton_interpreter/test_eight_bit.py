@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import CASES, Options
-from ingot.storage.blockwise8 import BLOCK, Blockwise8
-from test_backends import TOLERANCES
+from ingot.storage.blockwise8 import BLOCK
+from tolerances import TOLERANCES
 from training import assert_same, give_grads, make_params, tensors_of, train
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -24,16 +24,6 @@ SETTINGS: dict[str, tuple[str, torch.dtype, Options]] = {
     "lamb": ("lamb", BF16, {}),
     "adamp, stochastic": ("adamp", F32, {"delta": 100.0, **STOCHASTIC}),
 }
-
-
-@pytest.fixture(autouse=True)
-def rounded_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the format asks for. torch's root on the CPU is one unit off in 1 of 160 numbers."""
-
-    def roots(form: Blockwise8, value: Tensor) -> Tensor:
-        return value if form.signed else value.double().sqrt().float()
-
-    monkeypatch.setattr(Blockwise8, "roots", roots)
 
 
 def states_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import CASES, Case, Options, each_case, each_setting
-from test_backends import TOLERANCES
+from tolerances import TOLERANCES
 from training import SHAPES, assert_same, give_grads, make_params, set_grad, tensors_of, train
 
 STEPS = 3
