@@ -135,6 +135,30 @@ def test_passes_one_at_a_time(name: str) -> None:
     assert_params_near(ours, expected, units=4)
 
 
+@pytest.mark.parametrize("name", ["lamb", "adamp", "adamp_amsgrad"])
+def test_roots_of_any_size(name: str) -> None:
+    """The second pass takes a code for the root of its square, except where squares are too small or too large."""
+    sizes = [1.2 * 2.0**e for e in (-99, -76, -64, -58, -57, -56, 0, 54, 55, 56, 57)] + [
+        0.0,
+        torch.nan,
+    ]
+    ours = random_bucket(name, [(len(sizes), 128)], state_dtype="8bit")
+    ours.scalars = ours.scalars._replace(eps=0.0)
+    ours.states[2][0].copy_(torch.arange(1, 256, 2))
+    for k in range(1, len(ours.variant.states)):
+        ours.states[2 * k][0].copy_(ours.states[2][0])
+        ours.states[2 * k + 1][0].copy_(torch.tensor(sizes))
+    ours.states[0][0].fill_(100)
+    ours.states[1][0].fill_(2.0**-30)
+    ours.params[0].zero_()
+    expected = copy_bucket(ours)
+    for bucket, backend in ((ours, NATIVE), (expected, REFERENCE)):
+        assert backend.prepare(bucket) is None
+        backend.second(bucket, 1.0, 1.0)
+    torch.testing.assert_close(ours.params, expected.params, rtol=0, atol=0, equal_nan=True)
+    assert expected.params[0].isfinite().all(1).tolist().count(True) > 5
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", SOME)
 def test_not_a_number_poisons_its_block(name: str, bad: float) -> None:
