@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +56,21 @@ def test_every_optimizer_ran(table: list[dict[str, str]]) -> None:
         "adamw",
         "clip_grad_norm_",
     }
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "expected"), [("lamb,adamw,rmsprop", ["adamw", "lamb"]), ("rmsprop", [])]
+)
+def test_a_part_measures_the_optimizers_asked_for(
+    optimizers: str, expected: list[str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "ingot", "bench", "--shapes", "tiny", "--rounds", "1"]
+    command += ["--parts", "8bit", "--optimizers", optimizers, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "bench.csv").open(newline="", encoding="utf-8") as file:
+        assert list(dict.fromkeys(row["optimizer"] for row in csv.DictReader(file))) == expected
+    assert ("this part measures adamw, sgd" in done.stdout) == (not expected)
 
 
 def test_torch_took_part(table: list[dict[str, str]]) -> None:

@@ -44,10 +44,12 @@ def others(optimizer: str) -> list[Contestant]:
     ]
 
 
-def run_eight_bit(shapes: ShapeList, settings: Settings, show: Show) -> Iterator[Row]:
+def run_eight_bit(
+    shapes: ShapeList, optimizers: Sequence[str], settings: Settings, show: Show
+) -> Iterator[Row]:
     """Our optimizers with states in three formats, others' with 8 bits, and the floor of 8 bits."""
     workload = Workload(shapes.shapes())
-    for optimizer in OPTIMIZERS:
+    for optimizer in optimizers:
         show.stage(f"{shapes.title}: {TITLES[optimizer]} with states in 8 bits")
         field = []
         kept: list[tuple[str, int | None]] = []

@@ -170,9 +170,11 @@ def bytes_of(tensors: list[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def run_memory(settings: Settings, show: Show, traces: list[Trace]) -> Iterator[Row]:
+def run_memory(
+    optimizers: Sequence[str], settings: Settings, show: Show, traces: list[Trace]
+) -> Iterator[Row]:
     """Both ways of training the same model, in turns; one more iteration of each is traced and put into ``traces``."""
-    for name in OPTIMIZERS:
+    for name in optimizers:
         show.stage(f"{SHAPES.title}: {peers.TITLES[name]}, memory")
         reason = fits(SHAPES, OPERANDS)
         if reason is not None:

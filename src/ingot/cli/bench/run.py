@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from ingot import backends
 from ingot.cli.bench import machine
 from ingot.cli.bench.eight_bit import OPTIMIZERS as EIGHT_BIT
 from ingot.cli.bench.eight_bit import draw_eight_bit, eight_bit_tables, run_eight_bit
-from ingot.cli.bench.memory import OPTIMIZERS, Trace, read_traces, run_memory, write_traces
+from ingot.cli.bench.memory import OPTIMIZERS as MEMORY
+from ingot.cli.bench.memory import Trace, read_traces, run_memory, write_traces
 from ingot.cli.bench.memory_show import draw_memory, memory_tables
 from ingot.cli.bench.models import LISTS
 from ingot.cli.bench.parts import Settings, fits, run_clip, run_precision, run_race
@@ -75,13 +76,23 @@ def stages(chosen: argparse.Namespace) -> int:
     return (
         ("race" in chosen.parts) * len(chosen.shapes) * len(chosen.optimizers)
         + ("precision" in chosen.parts) * len(chosen.optimizers)
-        + ("8bit" in chosen.parts) * len(EIGHT_BIT)
+        + ("8bit" in chosen.parts) * len(asked_of(EIGHT_BIT, chosen))
         + ("clip" in chosen.parts) * 2
         + ("scaling" in chosen.parts) * 2
         + ("traffic" in chosen.parts) * len(chosen.optimizers)
         + ("small" in chosen.parts) * len(chosen.lists) * len(thread_counts(chosen.threads))
-        + ("memory" in chosen.parts) * len(OPTIMIZERS)
+        + ("memory" in chosen.parts) * len(asked_of(MEMORY, chosen))
     )
+
+
+def asked_of(
+    measured: Sequence[str], chosen: argparse.Namespace, show: Show | None = None
+) -> list[str]:
+    """Of the optimizers that a part measures, those that ``--optimizers`` names; says so if it names others only."""
+    asked = [name for name in measured if name in chosen.optimizers]
+    if show is not None and not asked:
+        show.missing(", ".join(chosen.optimizers), f"this part measures {', '.join(measured)}")
+    return asked
 
 
 def report_traffic(
@@ -172,7 +183,7 @@ def measure(chosen: argparse.Namespace, show: Show, traces: list[Trace]) -> Iter
     if "precision" in chosen.parts:
         yield from run_precision(largest, chosen.optimizers, settings, show)
     if "8bit" in chosen.parts:
-        yield from run_eight_bit(largest, settings, show)
+        yield from run_eight_bit(largest, asked_of(EIGHT_BIT, chosen, show), settings, show)
     if "clip" in chosen.parts:
         yield from run_clip(largest, settings, show)
     if "scaling" in chosen.parts:
@@ -181,4 +192,4 @@ def measure(chosen: argparse.Namespace, show: Show, traces: list[Trace]) -> Iter
         models = [LISTS[name] for name in chosen.lists]
         yield from run_small(models, chosen.optimizers, chosen.threads, settings, show)
     if "memory" in chosen.parts:
-        yield from run_memory(settings, show, traces)
+        yield from run_memory(asked_of(MEMORY, chosen, show), settings, show, traces)
