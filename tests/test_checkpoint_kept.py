@@ -44,6 +44,9 @@ def test_what_a_user_puts_beside_the_states_is_kept(case: Case) -> None:
         "history": [torch.ones(2), (1, "x"), {"deep": torch.zeros(1)}],
         "note": "mine",
         "nothing": None,
+        "sum": 3.0,  # and some names that optimizers of torch use for theirs
+        "mu": torch.ones(2),
+        "row_var": None,
     }
     source.state[first].update(values)
     target = twin(case, source)
@@ -54,6 +57,7 @@ def test_what_a_user_puts_beside_the_states_is_kept(case: Case) -> None:
     assert slots["seen"].dtype is torch.int64 and slots["note"] == "mine"
     assert slots["history"][1] == (1, "x") and torch.equal(slots["history"][0], torch.ones(2))
     assert slots["ema"] is not saved["state"][0]["ema"] and slots["nothing"] is None
+    assert slots["sum"] == 3.0 and torch.equal(slots["mu"], torch.ones(2)) and "row_var" in slots
     saved["state"][0]["ema"].zero_()
     assert torch.equal(slots["ema"], values["ema"])
     for optimizer in (source, target):

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from cases import Case, each_backend, each_case
+from ingot.optim import NpuFusedAdamW
 from training import assert_unchanged, make_params, picture, train, with_state
 
 SHAPES = [(3, 2), (4,), (5, 2), (6,)]
@@ -81,3 +83,19 @@ def test_an_option_changed_in_place_is_checked_again(case: Case, backend: str, s
             group["betas"][:] = [torch.tensor(0.9), 0.99]
     assert_unchanged(optimizer, before)
     train(optimizer, params, 1, first=steps)
+
+
+@each_backend
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_rate_changed_in_place_is_looked_at(backend: str, steps: int) -> None:
+    """A tensor or an array of numpy is the same object before and after."""
+    for rate in (torch.tensor(0.1), np.array(0.1)):
+        params = make_params(SHAPES)
+        optimizer = NpuFusedAdamW(params, lr=rate, backend=backend)
+        train(optimizer, params, steps)
+        before = picture(optimizer)
+        rate[()] = -5.0
+        with pytest.raises(ValueError, match="lr must be"):
+            optimizer.step()
+        rate[()] = 0.1
+        assert_unchanged(optimizer, before)

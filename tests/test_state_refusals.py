@@ -95,7 +95,8 @@ def spoil_option(saved: dict[str, Any]) -> None:
 
 
 def spoil_name(saved: dict[str, Any]) -> None:
-    list(saved["state"].values())[-1]["exp_inf"] = torch.zeros(3)
+    state = list(saved["state"].values())[-1]
+    state["exp_inf"] = state.pop(next(n for n in state if n != "step"))
 
 
 def spoil_count(saved: dict[str, Any]) -> None:
@@ -122,15 +123,16 @@ def spoil_no_step(saved: dict[str, Any]) -> None:
     del list(saved["state"].values())[-1]["step"]
 
 
-SPOILERS = [spoil_shape, spoil_kind, spoil_option, spoil_name, spoil_count, spoil_groups]
-STEP_SPOILERS = [spoil_step, spoil_negative_step, spoil_nan_step, spoil_no_step]
+SPOILERS = [spoil_shape, spoil_kind, spoil_option, spoil_count, spoil_groups]
+# SGD counts no steps, and its one state may be missing: it is made when momentum is first used.
+COUNTED_SPOILERS = [spoil_name, spoil_step, spoil_negative_step, spoil_nan_step, spoil_no_step]
 
 
-@pytest.mark.parametrize("spoil", SPOILERS + STEP_SPOILERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("spoil", SPOILERS + COUNTED_SPOILERS, ids=lambda f: f.__name__)
 @each_case
 def test_a_spoilt_state_is_refused_whole(case: Case, spoil: Any) -> None:
     """The last entry is wrong: whatever came before it must not have been taken."""
-    if spoil in STEP_SPOILERS and not case.kind.spec.counted:
+    if spoil in COUNTED_SPOILERS and not case.kind.spec.counted:
         return
     params, others = make_params(), make_params()
     source, target = with_state(case, params), with_state(case, others, lr=0.5)

@@ -169,7 +169,8 @@ PyObject* setup(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   PyObject* is_neg = PyObject_GetAttrString(tensor_type, "is_neg");
-  if (is_neg == nullptr) return nullptr;
+  PyObject* is_inference = PyObject_GetAttrString(tensor_type, "is_inference");
+  if (is_neg == nullptr || is_inference == nullptr) return nullptr;
   torch.exchange = api;
   parallel_for = reinterpret_cast<ParallelFor>(static_cast<uintptr_t>(address));
   Py_INCREF(tensor_type);
@@ -177,6 +178,7 @@ PyObject* setup(PyObject*, PyObject* arguments) {
   torch.tensor = reinterpret_cast<PyTypeObject*>(tensor_type);
   torch.parameter = reinterpret_cast<PyTypeObject*>(parameter_type);
   torch.is_neg = is_neg;
+  torch.is_inference = is_inference;
   Py_RETURN_NONE;
 }
 

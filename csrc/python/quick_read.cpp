@@ -82,8 +82,9 @@ bool read_gradients(const Plan& plan, Live& live) {
   return true;
 }
 
-// Replaces the address of one operand, if all else about the tensor is as it was; `known` moves on to the next operand.
-bool read_operand(PyObject* object, const int64_t*& known, void** data, bool* moved) {
+// Replaces the address of one operand, if all else about the tensor is as it was; `known` moves on to the next operand. `elsewhere`
+// says whether its address was another.
+bool read_operand(PyObject* object, const int64_t*& known, void** data, bool* elsewhere) {
   DLTensor t;
   if (object == nullptr || !describe_quickly(object, &t)) return false;
   if (t.device.device_type != kDLCPU || t.strides == nullptr) return false;
@@ -94,14 +95,14 @@ bool read_operand(PyObject* object, const int64_t*& known, void** data, bool* mo
   for (int d = 0; d < t.ndim; ++d) different |= (t.shape[d] ^ known[d]) | (t.strides[d] ^ known[t.ndim + d]);
   known += 2 * t.ndim;
   void* const address = static_cast<char*>(t.data) + t.byte_offset;
-  *moved = *moved || address != *data;
+  *elsewhere = address != *data;
   *data = address;
   const bool aligned = (reinterpret_cast<uintptr_t>(address) & (t.dtype.bits / 8 - 1)) == 0;  // a power of two
   return different == 0 && aligned && (t.data != nullptr || bytes == 0);
 }
 
-// The addresses of all operands of a bucket.
-bool read_operands(RememberedBucket& bucket, const Live& live, Plan& plan) {
+// The addresses of all operands of a bucket; those that are written and were found elsewhere are added to `moved`.
+bool read_operands(RememberedBucket& bucket, const Live& live, Plan& plan, std::vector<Owned>& moved) {
   const int operands = operand_count(bucket.table);
   int numbers[kOperands];
   PyObject* entries[kOperands];
@@ -117,8 +118,11 @@ bool read_operands(RememberedBucket& bucket, const Live& live, Plan& plan) {
       PyObject* object = k == 0   ? live.params[ordinal]
                          : k == 1 ? live.grads[ordinal].get()
                                   : find(live.slots[bucket.positions[i]], entries[k]);
-      bool* moved = k == 1 ? &plan.read_moved : &plan.written_moved;
-      if (!read_operand(object, known, &tensor.data[numbers[k]], moved)) return false;
+      bool elsewhere = false;
+      if (!read_operand(object, known, &tensor.data[numbers[k]], &elsewhere)) return false;
+      if (!elsewhere) continue;
+      (k == 1 ? plan.read_moved : plan.written_moved) = true;
+      if (k != 1) moved.push_back(Owned::share(object));
     }
   }
   return true;
@@ -190,8 +194,18 @@ bool read_count(const RememberedBucket& bucket, const Live& live, int64_t* done)
 }
 
 bool read_addresses(Plan& plan, const Live& live) {
-  for (const auto& bucket : plan.buckets) {
-    if (!read_operands(*bucket, live, plan)) return false;
+  std::vector<Owned> moved;
+  const auto read_all = [&] {
+    return std::all_of(plan.buckets.begin(), plan.buckets.end(),
+                       [&](const auto& bucket) { return read_operands(*bucket, live, plan, moved); });
+  };
+  if (!read_all()) return false;
+  if (!moved.empty()) {
+    // Somebody has replaced them. torch forbids to change an inference tensor, and lets other threads run while it is asked: then
+    // all are read again.
+    if (std::any_of(moved.begin(), moved.end(), [](const Owned& each) { return is_inference(each.get()); })) return false;
+    moved.clear();
+    if (!read_all() || !moved.empty()) return false;
   }
   return !overlaps(plan);
 }

@@ -83,6 +83,13 @@ bool is_positive_plain(PyObject* object) {
   return is_plain(object, &why) && !is_negated(object, &why);
 }
 
+bool is_inference(PyObject* tensor) {
+  PyObject* answer = PyObject_CallFunctionObjArgs(torch.is_inference, tensor, nullptr);
+  const bool ordinary = answer == Py_False;
+  Py_XDECREF(answer);
+  return !ordinary;
+}
+
 std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
   PyObject* leader = lists[kParam] != nullptr ? lists[kParam] : lists[kGrad];
   const Py_ssize_t count = PyList_Size(leader);

@@ -20,7 +20,8 @@ struct Torch {
   const DLPackExchangeAPI* exchange = nullptr;
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
-  PyObject* is_neg = nullptr;  // the method Tensor.is_neg
+  PyObject* is_neg = nullptr;        // the method Tensor.is_neg
+  PyObject* is_inference = nullptr;  // the method Tensor.is_inference
 };
 extern Torch torch;
 
@@ -31,6 +32,7 @@ bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign);
 // The same without asking about the sign, and whether an object is a plain tensor that is no negated view.
 bool describe_quickly(PyObject* object, DLTensor* out);
 bool is_positive_plain(PyObject* object);
+bool is_inference(PyObject* tensor);  // made in torch.inference_mode()
 
 constexpr const char* kTableName = "ingot._native.table";  // of capsules that hold a Table
 

@@ -96,11 +96,17 @@ def everything(optimizer: FusedOptimizer) -> list[Tensor]:
 def failing_clip(rank: int) -> None:
     """A process that cannot clip says why, and the others do not wait for it."""
     for norm_type in (2.0, torch.inf, 3.0):
-        optimizer, params = stepped(NpuFusedAdamW, Layout("mixed", 2), 4)
-        if rank == 1:
-            params[1].grad = torch.ones(5, 4).to_sparse()  # an ordinary tensor in this layout
-        words = "sparse" if rank == 1 else "another process could not make this step"
-        raises_everywhere(partial(optimizer.clip_grad_norm_fused_, 1.0, norm_type), words)
+        for kind in ("sparse", "meta"):
+            optimizer, params = stepped(NpuFusedAdamW, Layout("mixed", 2), 4)
+            if rank == 1:  # parameter 1 is an ordinary tensor in this layout
+                params[1] = torch.nn.Parameter(
+                    torch.ones(5, 4, device="cpu" if kind == "sparse" else kind)
+                )
+                grad = torch.ones_like(params[1])
+                params[1].grad = grad.to_sparse() if kind == "sparse" else grad
+                optimizer.param_groups[0]["params"][1] = params[1]
+            words = kind if rank == 1 else "another process could not make this step"
+            raises_everywhere(partial(optimizer.clip_grad_norm_fused_, 1.0, norm_type), words)
 
 
 def no_collective_no_error(rank: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from layouts import COPIES, ROWS, Layout, local, mesh_of
 from matrix import compare
 from meetings import raises_everywhere, stepped
@@ -83,3 +84,23 @@ def scalers_agree(rank: int) -> None:
             scaler.update()
             assert scaler.get_scale() == (8.0 if step == 0 else 4.0), (step, scaler.get_scale())
         assert optimizer.state[params[0]]["step"] == 2
+
+
+def stages_agree(rank: int) -> None:
+    """The same where each process has other parameters of the model, as a pipeline stage: they clip by one norm."""
+    stage = Parameter(torch.ones(4, 3))
+    optimizer = NpuFusedAdamW([stage], lr=0.1, max_grad_norm=1.0)
+    optimizer.norm_group = dist.group.WORLD
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.zeros(()))
+    for step in range(4):
+        # The gradients are 3 and 4 times those of a unit vector, so their common norm is 5.
+        stage.grad = torch.full((4, 3), (3.0 + rank) / 12**0.5) * scaler.get_scale()
+        if step == 1 and rank == 1:
+            stage.grad[0, 0] = torch.inf
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == (8.0 if step == 0 else 4.0), (step, scaler.get_scale())
+        if step != 1:
+            torch.testing.assert_close(optimizer.grad_norm, torch.tensor(5.0))
+    assert optimizer.state[stage]["step"] == 3

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from gradient_scaling import local_overflow, scaler, scalers_agree
+from gradient_scaling import local_overflow, scaler, scalers_agree, stages_agree
 from layouts import LAYOUTS, Layout, local
 from matrix import Outcome, compare, outcomes
 from meetings import raises_everywhere, stepped
@@ -198,6 +198,7 @@ def gradients(rank: int, processes: int) -> Outcome:
     if processes == 2:
         checks["local overflow"] = partial(local_overflow, rank)
         checks["scalers agree"] = partial(scalers_agree, rank)
+        checks["stages agree"] = partial(stages_agree, rank)
         checks["unfinished gradient"] = unfinished_gradient
         checks["changes"] = changes
     return outcomes(checks.items())

@@ -182,12 +182,6 @@ def refuse_slots(
 ) -> None:
     """Raise ValueError for states of another optimizer, and where some of this one's are missing."""
     spec = optimizer.spec
-    foreign = foreign_states(type(optimizer), slots)
-    if foreign:
-        common = set.intersection(*map(set, foreign.values()))
-        raise ValueError(
-            f"{where} has {', '.join(sorted(foreign))}, of another optimizer{seems(sorted(common))}"
-        )
     flags = {key: state.flag for key, state in spec.states.items()}
     always = [key for key, flag in flags.items() if flag is None]
     always += ["step"] if spec.counted else []
@@ -195,7 +189,14 @@ def refuse_slots(
     begun = any(key in slots for key in ("step", MASTER, *flags))
     missing = [key for key in always if key not in slots]
     if begun and missing:
-        raise ValueError(f"{where} lacks {', '.join(missing)}")
+        # Beside the states that are needed, a name that another optimizer uses, such as "sum", is the user's own.
+        foreign = foreign_states(type(optimizer), slots)
+        if not foreign:
+            raise ValueError(f"{where} lacks {', '.join(missing)}")
+        common = set.intersection(*map(set, foreign.values()))
+        raise ValueError(
+            f"{where} has {', '.join(sorted(foreign))}, of another optimizer{seems(sorted(common))}"
+        )
     # torch.optim.SGD writes None for a buffer that it does not have yet. Otherwise only a state may be None that
     # an option switches off.
     used = {key for key, flag in flags.items() if flag is None or group.get(flag)}

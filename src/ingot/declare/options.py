@@ -73,21 +73,23 @@ def is_flag(value: Any) -> bool:
 
 
 def may_change(group: Mapping[str, Any]) -> bool:
-    """Whether an option of a group can be changed in place, as a list or a tensor can.
+    """Whether an option of a group can be changed in place, as a list, a tensor or an array of numpy can.
 
     Tensors on an accelerator are not looked at again: the host would wait for it in every step.
     """
     for option, value in group.items():
         values = value if type(value) is tuple else (value,)
-        loose = any(isinstance(each, list) or is_on_cpu(each) for each in values)
+        loose = any(map(is_loose, values))
         if loose and option not in _LISTS:
             return True
     return False
 
 
-def is_on_cpu(value: Any) -> bool:
-    """Whether a value is a tensor that can be read without waiting for a device."""
-    return isinstance(value, Tensor) and value.device.type == "cpu"
+def is_loose(value: Any) -> bool:
+    """Whether a value has elements that can be replaced, and read without waiting for a device."""
+    if isinstance(value, Tensor):
+        return value.device.type == "cpu"
+    return hasattr(value, "__setitem__") and not isinstance(value, dict)
 
 
 class _Betas(Rule):

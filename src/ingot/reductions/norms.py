@@ -175,6 +175,10 @@ def gradients(everything: Whole) -> dict[int, Tensor]:
             continue
         if grad.layout is not torch.strided:
             raise RuntimeError(f"{owner} does not support sparse gradients")
+        if grad.is_meta:
+            raise RuntimeError(
+                f"{owner}: parameter {ordinal}: a meta gradient has no values to clip"
+            )
         dtensor.check(f"{owner}: gradient to clip", param, grad)
         grads[ordinal] = grad
     return grads

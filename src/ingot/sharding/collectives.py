@@ -8,6 +8,7 @@ has a gradient: processes that disagree all get an error.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ingot.sharding.dtensor import Groups
+from ingot.sharding.dtensor import ProcessGroups
 from ingot.step.roster import Roster
 from ingot.storage.precision import SUPPORTED
 
@@ -29,7 +30,7 @@ class Summands(NamedTuple):
 
     values: Tensor  # [quantities, columns]
     groups: Sequence[
-        Groups
+        ProcessGroups
     ]  # the process groups over which the columns of a tensor are added, per tensor
     counts: Sequence[int] | None = None  # columns per tensor; None: one each
 
@@ -93,11 +94,6 @@ class Presence:
         """The marks, to be added up with other numbers."""
         return Summands(self.marks, self.groups)
 
-    @property
-    def distinct(self) -> list[Any]:
-        """Each process group once, in the order all processes agree on."""
-        return list(dict.fromkeys(group for groups in self.groups for group in groups))
-
     def check(self) -> None:
         """Raise on every process if they disagree; after the marks were added up."""
         marks = self.marks[0].tolist()
@@ -114,6 +110,13 @@ class Presence:
             f"{self.roster.owner}: parameter {ordinal} has a gradient on {where} processes that share it; "
             "it must have one on all of them or on none"
         )
+
+
+def step_groups(roster: Roster, norm_group: Any) -> list[Any]:
+    """The process groups whose members make their steps together, each once, in the order all of them agree on."""
+    shared = (group for i in roster.sharded for group in roster.splits[i].groups)
+    found = list(dict.fromkeys(shared))
+    return found if norm_group is None else [*found, norm_group]
 
 
 def agree_on_gradients(roster: Roster, present: Collection[int], failed: bool = False) -> None:
@@ -142,7 +145,7 @@ def gradient_sums(
         measure: sums one kind of number over some local gradients.
         failed: this process could not plan the step.
     """
-    lists: dict[tuple[Scope, Groups], list[Tensor]] = {}
+    lists: dict[tuple[Scope, ProcessGroups], list[Tensor]] = {}
     for ordinal, (scope, split) in enumerate(zip(scopes, roster.splits, strict=True)):
         tensors = lists.setdefault((scope, split.groups), [])
         if ordinal in grads:
@@ -151,11 +154,16 @@ def gradient_sums(
         sums = {scope: measure(tensors) for (scope, _), tensors in lists.items() if tensors}
         home = next(iter(sums.values()), None)
         return {scope: value.to(home) for scope, value in sums.items()}
-    presence = Presence(roster, grads.keys(), failed)
     values = torch.zeros(1, len(lists), dtype=roster.sum_dtype, device=roster.device)
-    for column, tensors in enumerate(lists.values()):
-        if tensors:
-            values[0, column] = measure(tensors)
+    try:
+        for column, tensors in enumerate(lists.values()):
+            if tensors:
+                values[0, column] = measure(tensors)
+    except Exception:
+        with contextlib.suppress(RuntimeError):  # processes that would wait for this one are told
+            gradient_sums(roster, scopes, norm_group, {}, measure, failed=True)
+        raise
+    presence = Presence(roster, grads.keys(), failed)
     if roster.sharded:
         add_up([Summands(values, [groups for _, groups in lists]), presence.summands])
     sums = {}
@@ -188,10 +196,10 @@ def largest_gradient(
     roster: Roster, norm_group: Any, value: Tensor, present: Collection[int], failed: bool = False
 ) -> Tensor:
     """The largest of the values that processes with other shards or other parameters of the model hold."""
-    presence = Presence(roster, present, failed)
-    groups = [*presence.distinct, *(() if norm_group is None else (norm_group,))]
+    groups = step_groups(roster, norm_group)
     if not groups:
         return value
+    presence = Presence(roster, present, failed)
     marks = presence.marks[0]
     trouble = marks.new_tensor([math.nan if failed else 0.0])
     values = torch.cat([value.reshape(1).to(marks), trouble, marks, -marks])
@@ -210,19 +218,21 @@ def largest_gradient(
     return result.to(value)
 
 
-def overflowed(roster: Roster, found_inf: Tensor, scale: Tensor | None) -> bool:
-    """Whether a GradScaler found an overflow on any process that holds a shard; raises where its scales differ.
+def overflowed(
+    roster: Roster, groups: Sequence[Any], found_inf: Tensor, scale: Tensor | None
+) -> bool:
+    """Whether a GradScaler found an overflow in any process of these groups; raises where its scales differ.
 
     torch 2.13 reduces found_inf over the processes of the first gradient of a list only, and that one may be
-    replicated. Costs one all-reduce of three numbers per process group, only with a scaler and sharded parameters.
+    replicated. Costs one all-reduce of three numbers per process group, only with a scaler and such groups.
     """
-    if not roster.sharded:
+    if not groups:
         return bool(found_inf != 0)
     known = 1.0 if scale is None else float(scale)
     values = torch.tensor(
         [float(found_inf), known, -known], dtype=roster.sum_dtype, device=roster.device
     )
-    for group in Presence(roster, ()).distinct:
+    for group in groups:
         values = highest(values, group)
     found, largest, smallest = values.tolist()
     if largest != -smallest:

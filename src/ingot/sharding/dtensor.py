@@ -13,17 +13,17 @@ from torch.nn import Parameter
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-Groups = tuple[Any, ...]  # process groups, one per dimension of a mesh
+ProcessGroups = tuple[Any, ...]  # process groups, one per dimension of a mesh
 
 
 class Split(NamedTuple):
     """The process groups over which a tensor is split; none of them: it is whole in this process."""
 
-    rows: Groups = ()  # along dim 0: every process has some of the rows
-    parts: Groups = ()  # along another dimension: every process has a part of each row
+    rows: ProcessGroups = ()  # along dim 0: every process has some of the rows
+    parts: ProcessGroups = ()  # along another dimension: every process has a part of each row
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> ProcessGroups:
         """All of them."""
         return self.rows + self.parts
 

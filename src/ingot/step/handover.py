@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 
-from ingot.sharding.collectives import overflowed
-from ingot.step.roster import Roster
+from ingot.reductions.norms import Whole
+from ingot.sharding.collectives import overflowed, step_groups
 
 Attributes = MutableMapping[str, Any]  # vars(optimizer)
 
@@ -47,8 +47,8 @@ def take_back(attributes: Attributes) -> None:
         attributes.pop("grad_scale", None)
 
 
-def skips(optimizer: object, roster: Roster, grad_scaler: Any) -> bool:
-    """Whether a scaler found an overflow, here or on a process that holds other shards: the step is then left out.
+def skips(optimizer: object, everything: Whole, grad_scaler: Any) -> bool:
+    """Whether a scaler found an overflow, here or on a process that steps along: the step is then left out.
 
     All processes must go on with the same scale. So where only another one saw the overflow, the scaler of this
     process is told as well, before its ``update()``.
@@ -56,8 +56,10 @@ def skips(optimizer: object, roster: Roster, grad_scaler: Any) -> bool:
     found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
     if found_inf is None:
         return False
-    skip = overflowed(roster, found_inf, getattr(optimizer, "grad_scale", None))
-    if skip and roster.sharded and not bool(found_inf != 0):
+    groups = step_groups(everything.roster, everything.norm_group)
+    scale = getattr(optimizer, "grad_scale", None)
+    skip = overflowed(everything.roster, groups, found_inf, scale)
+    if skip and groups and not bool(found_inf != 0):
         scaler = grad_scaler or calling_scaler()
         if scaler is not None:
             record = scaler._per_optimizer_states[id(optimizer)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -62,7 +63,10 @@ def recall(
         if found is None:
             return None
         planned.append((outline, found))
-    facts = find_facts(*tensors_of(planned), memory.facts)
+    written, read = tensors_of(planned)
+    if any(map(Tensor.is_inference, chain(*written))):
+        return None  # the survey replaces such a state and refuses such a parameter
+    facts = find_facts(written, read, memory.facts)
     if facts.known != memory.facts.known:
         return None
     memory.facts = facts

@@ -45,7 +45,7 @@ def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **s
     # waits for the device.
     with handed_over(optimizer, **scaler):
         everything = optimizer._everything()
-        if not skips(optimizer, everything.roster, scaler.get("grad_scaler")):
+        if not skips(optimizer, everything, scaler.get("grad_scaler")):
             tracker = optimizer._tracker
             observation = None if tracker is None else tracker.observation()
             for chosen in everything.roster.rounds:
