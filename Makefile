@@ -46,7 +46,7 @@ help:
 	@echo 'make kernels-ascend  lower every Triton kernel for an Ascend 910B with triton-ascend, none needed (about 2 minutes)'
 	@echo 'make big         a step over more than 2^31 elements; needs 13 GB of free memory'
 	@echo 'make fuzz        random optimizers, tensors and changes between steps (1000 runs; FUZZ_ARGS="--runs 10000 --seed 0")'
-	@echo 'make soak        200,000 steps: memory and open handles must stay flat (about 5 minutes)'
+	@echo 'make soak        200,000 steps: memory, open handles and time per step must stay flat (about 5 minutes)'
 	@echo 'make ecosystem   small programs with transformers, Accelerate, Lightning and PEFT, and docs/recipes.md, in an environment of their own'
 	@echo 'make ecosystem-npu  transformers and MMEngine on the simulated NPU, in an environment of their own'
 	@echo 'make wheel       build a manylinux wheel into dist/ and try it where no compiler is; aarch64 too if its compiler is there'

@@ -1,4 +1,4 @@
-"""A long training run of every optimizer: memory and open handles stay as they are. ``make soak`` runs it whole."""
+"""A long training run of every optimizer: memory, open handles and the time of a step stay as they are. See ``make soak``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 # What the allocators of C and Python may take and keep for themselves after the warm-up. 0.5 MiB in 20,000 steps
 # is 26 bytes per step, less than the smallest object.
 MEMORY_SLACK = 512 * 1024
+# Other programs on the machine make a block of steps slower as well, but hardly all of the last ones.
+TIME_SLACK = 2.0
 SAVE_EVERY = 500  # steps between saving and loading
 WARM_UP = 1000
 
@@ -72,32 +75,42 @@ class Training:
                 self.optimizer.load_state_dict(self.optimizer.state_dict())
 
 
-def soak(kind: Any, steps: int, block: int, warm_up: int = WARM_UP) -> tuple[Reading, Reading]:
-    """Train; print memory, handles and time per step after every block; the first and the last reading."""
+def soak(
+    kind: Any, steps: int, block: int, warm_up: int = WARM_UP
+) -> tuple[Reading, Reading, list[float]]:
+    """Train; print memory, handles and time per step after every block.
+
+    Returns:
+        The first and the last reading, and the microseconds per step of every block.
+    """
     training = Training(kind)
     training.steps(warm_up)
     first = last = Reading.now()
+    times: list[float] = []
     for _ in range(steps // block):
         begun = time.perf_counter()
         training.steps(block)
-        microseconds = (time.perf_counter() - begun) / block * 1e6
+        times.append((time.perf_counter() - begun) / block * 1e6)
         last = Reading.now()
         print(
             f"{kind.__name__:18} {training.done:8} steps {last.resident / 2**20:8.2f} MiB "
-            f"{last.handles:4} handles {last.blocks:8} blocks {microseconds:7.1f} us per step",
+            f"{last.handles:4} handles {last.blocks:8} blocks {times[-1]:7.1f} us per step",
             flush=True,
         )
     assert all(torch.isfinite(param).all() for param in training.net.parameters())
-    return first, last
+    return first, last, times
 
 
-def growth(first: Reading, last: Reading) -> list[str]:
+def growth(first: Reading, last: Reading, times: Sequence[float] = ()) -> list[str]:
     """What grew."""
     found = []
     if last.resident - first.resident > MEMORY_SLACK:
         found.append(f"resident memory grew by {last.resident - first.resident} bytes")
     if last.handles > first.handles:
         found.append(f"open handles: {first.handles} before, {last.handles} after")
+    half = len(times) // 2
+    if half and min(times[-half:]) > TIME_SLACK * min(times[:half]):
+        found.append(f"a step took {min(times[:half]):.1f} us, then {min(times[-half:]):.1f}")
     return found
 
 

@@ -10,7 +10,7 @@ namespace ingot {
 template <class Visit>
 void TwoPass::for_tiles(const Part& batch, Visit visit) const {
   const auto [index, begin, count] = span_of(batch);
-  if (count == 0) return;  // for_blocks has left nothing
+  if (count == 0) return;  // for_blocks took the whole batch
   if (tensor(index).direct || count <= kTile) {
     visit(span_of(batch), batch.rows, batch.columns);
     return;
@@ -47,7 +47,8 @@ Block TwoPass::in_place(const Part& batch, float* updates) const {
   return block;
 }
 
-// The loops that take the operands as they are stored; null if they have to be staged, or are direct.
+// The loops for operands of several types in their own memory. Null where there are none: such operands are copied through a
+// stage. Null as well where all operands are of the type of the math: the ordinary loops take these in place.
 const TwoPassMix* TwoPass::mixed_math(int64_t index) const {
   const Tensor& t = tensor(index);
   if (t.mix < 0 || t.length % kLanes != 0 || kernels_.two_pass_mixes == nullptr) return nullptr;

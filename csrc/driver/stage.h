@@ -31,7 +31,7 @@ class Stage {
 
   // Points the block at the operands asked for.
   void load(const Span& span, unsigned operands);
-  // Those asked for but states, which are codes: where they lie.
+  // Points a block at the parameter and the gradient, staged if need be, and at the 8-bit codes of the states in their own memory.
   Block load_beside_codes(const Span& span, unsigned operands);
   // Writes them back, where they are not in place anyway; a parameter with a master copy is written as well.
   void store(const Span& span, unsigned operands);

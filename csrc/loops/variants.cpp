@@ -14,8 +14,9 @@ namespace {
 #include "loop.inc"
 #include "reduce.inc"
 
-// All sums, with a loop that is there anyway: one of fewer sums would have to be compiled. Where the gradient is not wanted,
-// it is not in the block: the parameter, which is in cache, stands in for it in sums that nobody reads.
+// Computes all sums although `finish` reads only those over rows: the loop over all of them is compiled anyway, and one over fewer
+// would make the library larger. Where neither the update nor these sums read the gradient, the block has none. The parameter,
+// which is in cache, is then read in its place, for sums that nobody looks at.
 template <class V>
 void sum_for_finish(const Block& block, int64_t rows, int64_t length, const StepScalars& step, RowSums& sums) {
   Block sufficient = block;

@@ -43,7 +43,7 @@ _TORCH = {
 }
 
 
-class Kind(NamedTuple):
+class Portrait(NamedTuple):
     """One optimizer, as its checkpoints show it."""
 
     name: str
@@ -52,19 +52,19 @@ class Kind(NamedTuple):
     states: frozenset[str]
 
 
-def kinds(own: type[FusedOptimizer]) -> tuple[Kind, ...]:
+def kinds(own: type[FusedOptimizer]) -> tuple[Portrait, ...]:
     """Every optimizer known: torch's, ours, and ``own``, which may be somebody's subclass."""
     from ingot import optim
 
     result = []
     for name, (words, states) in _TORCH.items():
         needed = frozenset(words.split())
-        result.append(Kind(f"torch.optim.{name}", needed, needed, frozenset(states.split())))
+        result.append(Portrait(f"torch.optim.{name}", needed, needed, frozenset(states.split())))
     ours = {kind.__name__: kind for kind in (getattr(optim, name) for name in optim.__all__)}
     for name, kind in {**ours, own.__name__: own}.items():
         options = frozenset(kind.rules)
         needed = frozenset(documented(kind)) - kind.unsaved
-        result.append(Kind(name, needed, options, frozenset({"step", *kind.spec.states})))
+        result.append(Portrait(name, needed, options, frozenset({"step", *kind.spec.states})))
     return tuple(result)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-TESTED = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
+TESTED = ("2.10", "2.13", "2.15")  # the whole suite was run with these; others are tried out first
 
 _CHILD = "from ingot.npusim import register; register.install(probe=True)"
 

@@ -104,18 +104,6 @@ def splits_of(tensors: Iterable[Tensor]) -> list[Split]:
     return result
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether other processes hold other parts of this tensor."""
-    return is_dtensor(tensor) and split_of(tensor) != WHOLE
-
-
-def any_sharded(tensors: Sequence[Tensor]) -> bool:
-    """Whether one of the tensors is split; 20 us for 1000 plain ones, which are told by their types alone."""
-    if set(map(type, tensors)) <= {Tensor, Parameter}:
-        return False
-    return any(map(is_sharded, tensors))
-
-
 def check(where: object, param: Tensor, other: Tensor) -> None:
     """A gradient or state must be laid out over the processes as its parameter is; ``where`` begins the message."""
     if not is_dtensor(param) and not is_dtensor(other):

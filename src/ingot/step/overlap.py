@@ -69,8 +69,10 @@ def extent_of(tensor: Tensor) -> tuple[int, int] | None:
 def are_apart(tensors: Iterable[Tensor]) -> bool:
     """Whether no address is in use twice, wherever it is; False says nothing, as devices have addresses of their own.
 
-    An address that two tensors lie around has at least two more beginnings than ends up to it. So tensors are apart
-    just if each beginning, in order, is not before the end of one place less, in the order of the ends.
+    Beginnings and ends are sorted separately, which is quicker than to sort the pairs. If no two tensors overlap, the
+    two lists belong to the same tensors in the same order, and each tensor begins after the one before it has ended.
+    If two overlap, then at an address inside both at least two more tensors have begun than have ended, so some
+    beginning comes before the end that stands one place earlier in its list.
     """
     extents = [extent for extent in map(extent_of, tensors) if extent is not None]
     begins = sorted([begin for begin, _ in extents])

@@ -16,9 +16,9 @@ from ingot.declare.spec import Spec
 from ingot.step.bucket import Bucket, Members
 from ingot.step.facts import Facts, find_facts
 from ingot.step.overlap import disentangle
-from ingot.step.recall import Memory, Planned, Settings, recall, tensors_of
+from ingot.step.recall import Memory, Settings, Surveyed, recall, tensors_of
 from ingot.step.roster import Groups, Roster, all_params
-from ingot.step.survey import Found, Outline, State, survey
+from ingot.step.survey import AllSlots, Found, Outline, survey
 from ingot.step.transit import take_along
 from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision, math_dtype
@@ -58,7 +58,7 @@ class Planner:
         roster: Roster,
         params: Sequence[Tensor],
         groups: Groups,
-        state: State,
+        state: AllSlots,
         precision: Precision,
         backend: str | None = None,
         chosen: Sequence[int] | None = None,
@@ -116,10 +116,10 @@ class Planner:
     def _remember(
         self,
         first: int | None,
-        planned: Planned,
+        planned: Surveyed,
         facts: Facts,
         settings: Settings,
-        state: State,
+        state: AllSlots,
     ) -> None:
         """Keep the outlines for the next step; not those of parameters that came from another device.
 

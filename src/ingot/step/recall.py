@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ingot.declare.spec import Variant
 from ingot.step.facts import Facts, find_facts
-from ingot.step.survey import Found, Outline, State
+from ingot.step.survey import AllSlots, Found, Outline
 from ingot.storage.precision import Precision
 
-Planned = list[tuple[Outline, Found]]
+Surveyed = list[tuple[Outline, Found]]
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Memory:
 def recall(
     memory: Memory | None,
     settings: Settings,
-    state: State,
+    state: AllSlots,
     params: Sequence[Tensor],
     grads: Mapping[int, Tensor | None],
-) -> tuple[Planned, Facts] | None:
+) -> tuple[Surveyed, Facts] | None:
     """The tensors found now, in the outlines of an earlier step; None if anything the outlines depend on differs."""
     if memory is None or memory.settings != settings:
         return None
@@ -102,7 +102,7 @@ def gather(
     return found
 
 
-def tensors_of(planned: Planned) -> tuple[list[list[Tensor]], list[Tensor]]:
+def tensors_of(planned: Surveyed) -> tuple[list[list[Tensor]], list[Tensor]]:
     """The tensors a step writes, and those it only reads."""
     written = [tensors for _, found in planned for tensors in (found.params, *found.states)]
     return written, [grad for _, found in planned for grad in found.grads]

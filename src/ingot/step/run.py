@@ -17,7 +17,7 @@ from ingot.sharding.collectives import agree_on_gradients
 from ingot.sharding.meeting import Meeting
 from ingot.step.bucket import Bucket
 from ingot.step.roster import Groups
-from ingot.step.survey import State
+from ingot.step.survey import AllSlots
 from ingot.storage.transfer import HOST
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(
     buckets: Sequence[Bucket],
     spec: Spec,
     groups: Groups,
-    state: State,
+    state: AllSlots,
     everything: Whole,
     grad_scale: Tensor | float | None,
     observation: Observation | None = None,

@@ -23,7 +23,7 @@ from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision
 from ingot.storage.rounding import first_index
 
-State = MutableMapping[Tensor, Slots]  # optimizer.state
+AllSlots = MutableMapping[Tensor, Slots]  # optimizer.state
 
 
 class Kind(NamedTuple):
@@ -93,7 +93,7 @@ def survey(
     spec: Spec,
     roster: Roster,
     groups: Groups,
-    state: State,
+    state: AllSlots,
     precision: Precision,
     params: Sequence[Tensor],
     grads: Mapping[int, Tensor | None],
