@@ -1,4 +1,4 @@
-"""A long training run of every optimizer: memory, open handles and the time of a step stay as they are. See ``make soak``."""
+"""A long training run of every optimizer: memory, open handles and the time of a step stay as they are."""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ from torch.nn import Parameter
 
 from cases import Case, each_backend, each_case
 from ingot.optim import NpuFusedSGD
+from state_types import assert_kept, each_state_dtype, enough
 from training import (
+    SHAPES,
     assert_same,
     fit,
     give_grads,
@@ -22,11 +24,14 @@ from training import (
 
 @each_backend
 @each_case
-def test_an_option_changed_in_a_group_counts(case: Case, backend: str) -> None:
-    params, copies = make_params(), make_params()
-    changed, fresh = (with_state(case, p, lr=0.1, backend=backend) for p in (params, copies))
+@each_state_dtype
+def test_an_option_changed_in_a_group_counts(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
+    params = make_params(enough(SHAPES, state_dtype))
+    changed = with_state(case, params, lr=0.1, backend=backend, state_dtype=state_dtype)
     train(changed, params, 2)
-    train(fresh, copies, 2)
+    assert_kept(changed, state_dtype)
     changed.param_groups[0]["lr"] = 0.0
     changed.param_groups[0]["weight_decay"] = 0.0
     before = [p.detach().clone() for p in params]
@@ -40,7 +45,8 @@ def test_an_option_changed_in_a_group_counts(case: Case, backend: str) -> None:
 
 @each_backend
 @each_case
-def test_a_flag_switched_on_later_counts(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_a_flag_switched_on_later_counts(case: Case, backend: str, state_dtype: str | None) -> None:
     """Amsgrad or momentum after some steps: the missing state starts from nothing, the others go on."""
     flags = {"lamb": "adam", "adadelta": "weight_decay"}
     flags |= dict.fromkeys(["sgd", "rmsprop", "rmsprop_tf"], "momentum")
@@ -48,14 +54,16 @@ def test_a_flag_switched_on_later_counts(case: Case, backend: str) -> None:
     value = True if flag in ("adam", "amsgrad") else 0.9
     runs = []
     for name in ("reference", backend):
-        params = make_params()
-        optimizer = case.make(params, backend=name)
+        params = make_params(enough(SHAPES, state_dtype))
+        optimizer = case.make(params, backend=name, state_dtype=state_dtype)
         train(optimizer, params, 2)
         optimizer.param_groups[0][flag] = value
         train(optimizer, params, 3, first=2)
         optimizer.param_groups[0][flag] = type(value)(0)
         train(optimizer, params, 2, first=5)
         runs.append(tensors_of(optimizer))
+        # SGD without momentum has no state; what is switched on here is its first.
+        assert_kept(optimizer, state_dtype)
     # The buffer of RMSprop adds up seven updates of size 1; `lists` rounds their terms in another order.
     assert_same(runs[1], runs[0], rtol=1e-6, atol=2e-6 if backend == "lists" else 1e-7)
     names = {"momentum": "momentum_buffer", "amsgrad": "max_exp_avg_sq"}
@@ -112,11 +120,14 @@ def test_the_model_becomes_half(case: Case, backend: str) -> None:
 
 @each_backend
 @each_case
-def test_a_parameter_changed_by_hand_between_steps(case: Case, backend: str) -> None:
-    params, copies = make_params(), make_params()
+@each_state_dtype
+def test_a_parameter_changed_by_hand_between_steps(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
+    params, copies = (make_params(enough(SHAPES, state_dtype)) for _ in range(2))
     one, two = (
-        with_state(case, params, backend=backend),
-        with_state(case, copies, backend="reference"),
+        with_state(case, params, backend=backend, state_dtype=state_dtype),
+        with_state(case, copies, backend="reference", state_dtype=state_dtype),
     )
     for step in range(4):
         with torch.no_grad():
@@ -125,22 +136,28 @@ def test_a_parameter_changed_by_hand_between_steps(case: Case, backend: str) -> 
                 other.mul_(0.5)
         train(one, params, 1, first=step)
         train(two, copies, 1, first=step)
+    assert_kept(one, state_dtype)
     assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
 
 
 @each_backend
 @each_case
-def test_a_state_changed_by_hand_counts(case: Case, backend: str) -> None:
-    params, copies = make_params(), make_params()
+@each_state_dtype
+def test_a_state_changed_by_hand_counts(case: Case, backend: str, state_dtype: str | None) -> None:
+    """All of a state is set to zero: of codes its scales, which is what zeros are made of."""
+    params, copies = (make_params(enough(SHAPES, state_dtype)) for _ in range(2))
     one, two = (
-        with_state(case, params, backend=backend),
-        with_state(case, copies, backend="reference"),
+        with_state(case, params, backend=backend, state_dtype=state_dtype),
+        with_state(case, copies, backend="reference", state_dtype=state_dtype),
     )
     for optimizer, group in ((one, params), (two, copies)):
         train(optimizer, group, 2)
         for param in group:
-            name = next(n for n in optimizer.state[param] if n != "step")
-            optimizer.state[param][name] = torch.zeros_like(param)
+            slots = optimizer.state[param]
+            name = next(n for n in slots if n != "step")
+            name = name + "_scale" if name + "_scale" in slots else name
+            slots[name] = torch.zeros_like(slots[name])
+        assert_kept(optimizer, state_dtype)
         train(optimizer, group, 1, first=2)
         optimizer.state.clear()
         train(optimizer, group, 2, first=3)
@@ -151,13 +168,18 @@ def test_a_state_changed_by_hand_counts(case: Case, backend: str) -> None:
 
 @each_backend
 @each_case
-def test_a_parameter_handed_from_one_group_to_another(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_a_parameter_handed_from_one_group_to_another(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
     """Group lists are plain lists; a script may move a parameter to a group with another rate."""
-    clip = {"max_grad_norm": -1} if case.name == "bert_adam" else {}
-    one, two, three = make_params([(4,), (3,), (2,)])
+    more = {"max_grad_norm": -1} if case.name == "bert_adam" else {}
+    more |= {"state_dtype": state_dtype, "backend": backend}
+    one, two, three = make_params(enough([(4,), (3,), (2,)], state_dtype))
     groups = [{"params": [one, two], "lr": 0.1}, {"params": [three], "lr": 0.0}]
-    optimizer = with_state(case, groups, lr=1.0, weight_decay=0.0, backend=backend, **clip)
+    optimizer = with_state(case, groups, lr=1.0, weight_decay=0.0, **more)
     train(optimizer, [one, two, three], 2)
+    assert_kept(optimizer, state_dtype)
     optimizer.param_groups[1]["params"].insert(0, optimizer.param_groups[0]["params"].pop())
     before = [p.detach().clone() for p in (one, two, three)]
     train(optimizer, [one, two, three], 1, first=2)
@@ -166,10 +188,12 @@ def test_a_parameter_handed_from_one_group_to_another(case: Case, backend: str) 
 
 
 @each_case
-def test_another_backend_chosen_later_counts(case: Case) -> None:
-    params = make_params()
-    optimizer = with_state(case, params)
+@each_state_dtype
+def test_another_backend_chosen_later_counts(case: Case, state_dtype: str | None) -> None:
+    params = make_params(enough(SHAPES, state_dtype))
+    optimizer = with_state(case, params, state_dtype=state_dtype)
     train(optimizer, params, 3)
+    assert_kept(optimizer, state_dtype)
     optimizer.backend = "reference"
     give_grads(params, 3)
     assert {bucket.backend.name for bucket in optimizer._plan()} == {"reference"}

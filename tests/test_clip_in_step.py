@@ -9,15 +9,20 @@ from torch.nn.utils import clip_grad_norm_
 
 from cases import CASES, Case, each_backend, each_case
 from ingot.optim import NpuFusedAdamW
-from training import SHAPES, assert_same, give_grads, make_params, set_grad, tensors_of
+from state_types import assert_kept, each_state_dtype, enough
+from training import SHAPES, assert_same, give_grads, make_params, set_grad, tensors_of, with_state
 
 
 @each_backend
 @each_case
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "state_dtype"),
+    [(torch.float32, None), (torch.float64, None), (torch.float32, "8bit")],
+    ids=["float32", "float64", "8-bit states"],
+)
 @pytest.mark.parametrize("limit", [0.5, 1e4])
 def test_max_grad_norm_is_clip_then_step(
-    case: Case, limit: float, dtype: torch.dtype, backend: str
+    case: Case, limit: float, dtype: torch.dtype, state_dtype: str | None, backend: str
 ) -> None:
     """Gradients of all groups count together, and .grad itself stays as it is."""
     if case.name == "bert_adam":
@@ -26,9 +31,17 @@ def test_max_grad_norm_is_clip_then_step(
         clipping, plain = {"max_grad_norm": limit}, {}
     if case.name == "sgd":
         clipping, plain = clipping | {"momentum": 0.9}, {"momentum": 0.9}
-    ours, theirs = make_params(SHAPES, dtype), make_params(SHAPES, dtype)
-    one = case.make([{"params": ours[:4]}, {"params": ours[4:]}], **clipping, backend=backend)
-    two = case.make([{"params": theirs[:4]}, {"params": theirs[4:]}], **plain, backend=backend)
+    shapes = enough(SHAPES, state_dtype)
+    ours, theirs = make_params(shapes, dtype), make_params(shapes, dtype)
+    one, two = (
+        case.make(
+            [{"params": params[:4]}, {"params": params[4:]}],
+            **options,
+            backend=backend,
+            state_dtype=state_dtype,
+        )
+        for params, options in ((ours, clipping), (theirs, plain))
+    )
     for step in range(4):
         give_grads(ours, step)
         give_grads(theirs, step)
@@ -38,6 +51,7 @@ def test_max_grad_norm_is_clip_then_step(
         two.step()
         assert all(torch.equal(p.grad, grad) for p, grad in zip(ours, kept, strict=True))
         assert one.grad_norm.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert_kept(one, state_dtype)
     close = 1e-13 if dtype is torch.float64 else 2e-6
     assert_same(tensors_of(one), tensors_of(two), rtol=close, atol=close / 2)
 
@@ -166,12 +180,16 @@ def test_bert_adam_clips_by_default(backend: str) -> None:
 
 @each_backend
 @each_case
-def test_grad_norm_is_none_where_nothing_is_clipped(case: Case, backend: str) -> None:
-    params = make_params()
+@each_state_dtype
+def test_grad_norm_is_none_where_nothing_is_clipped(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
+    params = make_params(enough(SHAPES, state_dtype))
     options = {"max_grad_norm": -1} if case.name == "bert_adam" else {}
-    optimizer = case.make(params, **options, backend=backend)
+    optimizer = with_state(case, params, **options, backend=backend, state_dtype=state_dtype)
     give_grads(params, 0)
     optimizer.step()
+    assert_kept(optimizer, state_dtype)
     assert optimizer.grad_norm is None
 
 
@@ -187,11 +205,12 @@ def test_a_saved_limit_wins_over_the_constructors(case: Case) -> None:
 
 @each_backend
 @each_case
-def test_clipping_with_maximize(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_clipping_with_maximize(case: Case, backend: str, state_dtype: str | None) -> None:
     """The sign of the gradient is not part of its norm."""
-    ups, downs = make_params(), make_params()
-    up = case.make(ups, max_grad_norm=0.5, maximize=True, backend=backend)
-    down = case.make(downs, max_grad_norm=0.5, backend=backend)
+    ups, downs = (make_params(enough(SHAPES, state_dtype)) for _ in range(2))
+    more = {"max_grad_norm": 0.5, "backend": backend, "state_dtype": state_dtype}
+    up, down = with_state(case, ups, maximize=True, **more), with_state(case, downs, **more)
     for step in range(3):
         give_grads(ups, step)
         for one, two in zip(ups, downs, strict=True):
@@ -199,6 +218,7 @@ def test_clipping_with_maximize(case: Case, backend: str) -> None:
         up.step()
         down.step()
         assert up.grad_norm is not None and torch.equal(up.grad_norm, down.grad_norm)
+    assert_kept(up, state_dtype)
     assert_same(tensors_of(up), tensors_of(down))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cases import Case, each_backend, each_case
+from state_types import assert_kept, each_state_dtype, enough
 from training import assert_unchanged, give_grads, make_params, picture, set_grad, tensors_of, train
 
 SHAPES = [(3, 2), (4,), (5, 2), (6,)]
@@ -24,7 +25,7 @@ def other_shape(param: Tensor) -> None:
 
 
 def same_numel_other_shape(param: Tensor) -> None:
-    param.data = param.data.reshape(2, 5)
+    param.data = param.data.reshape(2, -1)
 
 
 def resized_with_its_gradient(param: Tensor) -> None:
@@ -34,32 +35,33 @@ def resized_with_its_gradient(param: Tensor) -> None:
 
 
 def expanded(param: Tensor) -> None:
-    param.data = torch.ones(1, 2).expand(5, 2)
+    param.data = torch.ones(1, 2).expand(param.shape)
 
 
 def overlapping(param: Tensor) -> None:
-    param.data = torch.ones(9).as_strided((5, 2), (1, 2))
+    param.data = torch.ones(2 * len(param)).as_strided(param.shape, (1, 2))
 
 
-# What goes wrong, and what the message says.
+# What goes wrong, and what the message says; ROWS stands for the length of the parameter.
 TROUBLES: list[tuple[Callable[[Tensor], None], str]] = [
     (sparse_gradient, "sparse"),
-    (other_shape, r"\(7, 3\).*\(5, 2\)"),
-    (same_numel_other_shape, r"\(2, 5\).*\(5, 2\)"),
-    (expanded, r"share memory.*\(5, 2\).*\(0, 1\)"),
-    (overlapping, r"share memory.*\(5, 2\).*\(1, 2\)"),
+    (other_shape, r"\(7, 3\).*\(ROWS, 2\)"),
+    (same_numel_other_shape, r"\(2, ROWS\).*\(ROWS, 2\)"),
+    (expanded, r"share memory.*\(ROWS, 2\).*\(0, 1\)"),
+    (overlapping, r"share memory.*\(ROWS, 2\).*\(1, 2\)"),
 ]
 
 
-def build(case: Case, named: bool, backend: str):
-    params = make_params(SHAPES)
+def build(case: Case, named: bool, backend: str, state_dtype: str | None = None):
+    params = make_params(enough(SHAPES, state_dtype))
     options = {"momentum": 0.9} if case.name == "sgd" else {}
     given = [(f"layer.{i}", p) for i, p in enumerate(params)] if named else params
-    return params, case.make(given, **options, backend=backend)
+    return params, case.make(given, **options, backend=backend, state_dtype=state_dtype)
 
 
 @each_backend
 @each_case
+@each_state_dtype
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("steps", [0, 2], ids=["first step", "later step"])
 @pytest.mark.parametrize(("trouble", "message"), TROUBLES, ids=lambda t: getattr(t, "__name__", ""))
@@ -70,9 +72,13 @@ def test_nothing_changes(
     steps: int,
     named: bool,
     backend: str,
+    state_dtype: str | None,
 ) -> None:
-    params, optimizer = build(case, named, backend)
+    params, optimizer = build(case, named, backend, state_dtype)
+    message = message.replace("ROWS", str(len(params[MIDDLE])))
     train(optimizer, params, steps)
+    if steps:
+        assert_kept(optimizer, state_dtype)
     give_grads(params, steps)
     trouble(params[MIDDLE])
     before = picture(optimizer)
@@ -87,11 +93,12 @@ def test_nothing_changes(
 
 @each_backend
 @each_case
+@each_state_dtype
 def test_after_a_failed_step_training_goes_on_as_if_nothing_happened(
-    case: Case, backend: str
+    case: Case, backend: str, state_dtype: str | None
 ) -> None:
-    params, optimizer = build(case, False, backend)
-    others, undisturbed = build(case, False, backend)
+    params, optimizer = build(case, False, backend, state_dtype)
+    others, undisturbed = build(case, False, backend, state_dtype)
     for step in range(4):
         give_grads(params, step)
         give_grads(others, step)
@@ -102,6 +109,7 @@ def test_after_a_failed_step_training_goes_on_as_if_nothing_happened(
         params[MIDDLE].grad = good
         optimizer.step()
         undisturbed.step()
+    assert_kept(optimizer, state_dtype)
     for (name, one), (_, two) in zip(
         tensors_of(optimizer).items(), tensors_of(undisturbed).items(), strict=True
     ):
@@ -110,13 +118,20 @@ def test_after_a_failed_step_training_goes_on_as_if_nothing_happened(
 
 @each_backend
 @each_case
-def test_a_resized_parameter_does_not_take_its_old_state(case: Case, backend: str) -> None:
-    params, optimizer = build(case, False, backend)
+@each_state_dtype
+def test_a_resized_parameter_does_not_take_its_old_state(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
+    params, optimizer = build(case, False, backend, state_dtype)
+    rows = len(params[MIDDLE])
     train(optimizer, params, 2)
+    assert_kept(optimizer, state_dtype)
     give_grads(params, 2)
     resized_with_its_gradient(params[MIDDLE])
     before = picture(optimizer)
-    with pytest.raises(RuntimeError, match=r"parameter 2.*\(7, 3\).*\(5, 2\).*optimizer.state"):
+    with pytest.raises(
+        RuntimeError, match=rf"parameter 2.*\(7, 3\).*\({rows}, 2\).*optimizer.state"
+    ):
         optimizer.step()
     assert_unchanged(optimizer, before)
     del optimizer.state[params[MIDDLE]]  # what the message advises
@@ -168,8 +183,9 @@ def test_a_real_gradient_of_a_complex_parameter(case: Case) -> None:
 
 
 @each_case
-def test_a_failing_closure_changes_nothing(case: Case) -> None:
-    params, optimizer = build(case, False, "lists")
+@each_state_dtype
+def test_a_failing_closure_changes_nothing(case: Case, state_dtype: str | None) -> None:
+    params, optimizer = build(case, False, "lists", state_dtype)
     train(optimizer, params, 1)
     before = picture(optimizer)
 

@@ -5,17 +5,21 @@ import torch
 
 from cases import Case, each_backend, each_case
 from ingot.optim import NpuFusedAdamW
+from state_types import assert_kept, each_state_dtype, enough
 from training import assert_same, give_grads, make_params, tensors_of, with_state
 
 
 @each_backend
 @each_case
-def test_gradients_replaced_between_steps(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_gradients_replaced_between_steps(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
     """In place, by assignment, of another type, as a view of something larger: always the one of now."""
-    params, copies = make_params([(6,), (3, 4)]), make_params([(6,), (3, 4)])
+    params, copies = (make_params(enough([(6,), (3, 4)], state_dtype)) for _ in range(2))
     one, two = (
-        with_state(case, params, backend=backend),
-        with_state(case, copies, backend="reference"),
+        with_state(case, params, backend=backend, state_dtype=state_dtype),
+        with_state(case, copies, backend="reference", state_dtype=state_dtype),
     )
     for step in range(5):
         give_grads(copies, step)
@@ -32,26 +36,30 @@ def test_gradients_replaced_between_steps(case: Case, backend: str) -> None:
                 param.grad = grad.clone()
         one.step()
         two.step()
+    assert_kept(one, state_dtype)
     assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
 
 
 @each_backend
 @each_case
-def test_gradients_that_share_memory(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_gradients_that_share_memory(case: Case, backend: str, state_dtype: str | None) -> None:
     """One buffer for all gradients, as DistributedDataParallel has them."""
-    params, copies = make_params([(6,), (3, 4), (5,)]), make_params([(6,), (3, 4), (5,)])
+    params, copies = (make_params(enough([(6,), (3, 4), (5,)], state_dtype)) for _ in range(2))
     one, two = (
-        with_state(case, params, backend=backend),
-        with_state(case, copies, backend="reference"),
+        with_state(case, params, backend=backend, state_dtype=state_dtype),
+        with_state(case, copies, backend="reference", state_dtype=state_dtype),
     )
-    buffer = torch.zeros(23)
-    for param, piece in zip(params, buffer.split([6, 12, 5]), strict=True):
+    sizes = [param.numel() for param in params]
+    buffer = torch.zeros(sum(sizes))
+    for param, piece in zip(params, buffer.split(sizes), strict=True):
         param.grad = piece.view(param.shape)
     for step in range(3):
         give_grads(copies, step)
         buffer.copy_(torch.cat([p.grad.reshape(-1) for p in copies]))
         one.step()
         two.step()
+    assert_kept(one, state_dtype)
     assert_same(tensors_of(one), tensors_of(two), rtol=1e-6, atol=1e-7)
 
 

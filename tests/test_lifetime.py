@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cases import Case, each_backend, each_case
+from state_types import assert_kept, each_state_dtype, enough
 from training import give_grads, make_params, train, with_state
 
 SHAPES = [(4, 3), (5,)]
@@ -25,37 +26,45 @@ def no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-def state_of(optimizer: torch.optim.Optimizer, param: Tensor) -> Tensor:
-    return next(v for v in optimizer.state[param].values() if isinstance(v, Tensor))
+def states_of(optimizer: torch.optim.Optimizer, param: Tensor) -> list[Tensor]:
+    return [each for each in optimizer.state[param].values() if isinstance(each, Tensor)]
 
 
 @each_case
 @each_backend
+@each_state_dtype
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_an_optimizer_is_in_no_cycle(case: Case, backend: str, count: int) -> None:
-    params = make_params(SHAPES)
-    optimizer = with_state(case, params, backend=backend)
+def test_an_optimizer_is_in_no_cycle(
+    case: Case, backend: str, count: int, state_dtype: str | None
+) -> None:
+    params = make_params(enough(SHAPES, state_dtype))
+    optimizer = with_state(case, params, backend=backend, state_dtype=state_dtype)
     train(optimizer, params, count)
-    state = weakref.ref(state_of(optimizer, params[0]))
+    assert_kept(optimizer, state_dtype)
+    states = [weakref.ref(each) for each in states_of(optimizer, params[0])]
     gone = weakref.ref(optimizer)
     del optimizer
     assert gone() is None
-    assert state() is None
+    assert not any(state() is not None for state in states)
 
 
 @each_case
 @each_backend
+@each_state_dtype
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_what_is_cleared_is_gone(case: Case, backend: str, count: int) -> None:
-    params = make_params(SHAPES)
-    optimizer = with_state(case, params, backend=backend)
+def test_what_is_cleared_is_gone(
+    case: Case, backend: str, count: int, state_dtype: str | None
+) -> None:
+    params = make_params(enough(SHAPES, state_dtype))
+    optimizer = with_state(case, params, backend=backend, state_dtype=state_dtype)
     train(optimizer, params, count)
-    state = weakref.ref(state_of(optimizer, params[0]))
+    assert_kept(optimizer, state_dtype)
+    states = [weakref.ref(each) for each in states_of(optimizer, params[0])]
     param, grad = weakref.ref(params[0]), weakref.ref(params[0].grad)  # type: ignore[arg-type]
     optimizer.zero_grad()
     assert grad() is None
     optimizer.state.clear()
-    assert state() is None
+    assert not any(state() is not None for state in states)
     optimizer.param_groups.clear()
     params.clear()
     assert param() is None
@@ -63,16 +72,22 @@ def test_what_is_cleared_is_gone(case: Case, backend: str, count: int) -> None:
 
 @each_case
 @each_backend
-def test_states_made_in_inference_mode_are_ordinary_tensors(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_states_made_in_inference_mode_are_ordinary_tensors(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
     """So a step inside it, or a state loaded inside it, does not spoil later steps."""
-    params, others = make_params(SHAPES), make_params(SHAPES)
-    optimizer = with_state(case, params, backend=backend)
-    plain = with_state(case, others, backend=backend)
+    params, others = (make_params(enough(SHAPES, state_dtype)) for _ in range(2))
+    optimizer, plain = (
+        with_state(case, each, backend=backend, state_dtype=state_dtype)
+        for each in (params, others)
+    )
     give_grads(params, 0)
     with torch.inference_mode():
         optimizer.step()
     train(plain, others, 1)
-    assert not state_of(optimizer, params[0]).is_inference()
+    assert_kept(optimizer, state_dtype)
+    assert not any(state.is_inference() for state in states_of(optimizer, params[0]))
     train(optimizer, params, 2, first=1)
     train(plain, others, 2, first=1)
     for one, other in zip(params, others, strict=True):
@@ -81,19 +96,28 @@ def test_states_made_in_inference_mode_are_ordinary_tensors(case: Case, backend:
 
 @each_case
 @each_backend
+@each_state_dtype
+@pytest.mark.parametrize("before", [1, 2, 5])  # then planned afresh, from memory, on the quick path
 def test_an_inference_state_is_replaced_and_an_inference_parameter_refused(
-    case: Case, backend: str
+    case: Case, backend: str, state_dtype: str | None, before: int
 ) -> None:
-    params = make_params(SHAPES)
-    optimizer = with_state(case, params, backend=backend)
-    train(optimizer, params, 1)
-    name, value = next(
-        (n, v) for n, v in optimizer.state[params[0]].items() if isinstance(v, Tensor)
-    )
+    params = make_params(enough(SHAPES, state_dtype))
+    optimizer = with_state(case, params, backend=backend, state_dtype=state_dtype)
+    train(optimizer, params, before)
+    assert_kept(optimizer, state_dtype)
+    slots = optimizer.state[params[0]]
     with torch.inference_mode():
-        optimizer.state[params[0]][name] = value.clone()
-    train(optimizer, params, 1, first=1)
-    assert not optimizer.state[params[0]][name].is_inference()
+        for name in [name for name, value in slots.items() if isinstance(value, Tensor)]:
+            slots[name] = slots[name].clone()
+    train(optimizer, params, 1, first=before)
+    assert not any(state.is_inference() for state in states_of(optimizer, params[0]))
+    values = params[0].detach().clone()
+    with torch.inference_mode():
+        params[0].data = values.clone()
+    give_grads(params, before + 1)
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        optimizer.step()
+    assert torch.equal(params[0], values)
 
     with torch.inference_mode():
         strange = torch.zeros(3)

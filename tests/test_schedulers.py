@@ -8,7 +8,8 @@ import torch
 from torch.optim import lr_scheduler
 
 from cases import CASES, Case, each_case
-from training import assert_same, make_params, tensors_of, train
+from state_types import assert_kept, each_state_dtype, enough
+from training import SHAPES, assert_same, make_params, tensors_of, train, with_state
 
 SCHEDULERS = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
@@ -72,12 +73,16 @@ def test_schedulers_as_with_torch(name: str, scheduler: str, tensor_lr: bool) ->
 
 
 @each_case
+@each_state_dtype
 @pytest.mark.parametrize("scheduler", ["CosineAnnealingLR", "OneCycleLR"])
-def test_schedulers_with_every_optimizer(case: Case, scheduler: str) -> None:
+def test_schedulers_with_every_optimizer(
+    case: Case, scheduler: str, state_dtype: str | None
+) -> None:
     """The rate that a scheduler sets is the rate of the step; those with betas or b1 cycle them too."""
-    params, same = make_params(), make_params()
-    options = {"momentum": 0.9} if case.name == "sgd" else {}
-    driven, by_hand = case.make(params, lr=0.02, **options), case.make(same, lr=0.02, **options)
+    params, same = (make_params(enough(SHAPES, state_dtype)) for _ in range(2))
+    driven, by_hand = (
+        with_state(case, each, lr=0.02, state_dtype=state_dtype) for each in (params, same)
+    )
     if scheduler == "OneCycleLR" and case.name == "adadelta":
         schedule = lr_scheduler.OneCycleLR(driven, 0.1, total_steps=10, cycle_momentum=False)
     else:
@@ -89,5 +94,6 @@ def test_schedulers_with_every_optimizer(case: Case, scheduler: str) -> None:
         train(driven, params, 1, first=step)
         train(by_hand, same, 1, first=step)
         schedule.step()
+    assert_kept(driven, state_dtype)
     assert_same(tensors_of(driven), tensors_of(by_hand))
     assert driven.param_groups[0]["lr"] != 0.02

@@ -11,6 +11,7 @@ from torch.nn import Parameter
 
 from cases import CASES, Case, each_backend, each_case
 from ingot import backends
+from state_types import assert_kept, each_state_dtype
 from training import (
     assert_same,
     assert_unchanged,
@@ -22,8 +23,10 @@ from training import (
 )
 
 
-def square(seed: int = 0) -> Tensor:
-    return torch.randn(6, 6, generator=torch.Generator().manual_seed(seed))
+def square(seed: int = 0, state_dtype: str | None = None) -> Tensor:
+    """A matrix of either kind of state: 66 x 66 elements are enough for codes, and their last block is not full."""
+    size = 66 if state_dtype == "8bit" else 6
+    return torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
 
 
 def steps(optimizer: Any, params: list[Tensor], grads: Any, count: int = 3) -> None:
@@ -35,8 +38,11 @@ def steps(optimizer: Any, params: list[Tensor], grads: Any, count: int = 3) -> N
 
 @each_case
 @each_backend
+@each_state_dtype
 @pytest.mark.parametrize("order", ["same", "transposed"])
-def test_a_gradient_that_views_its_parameter(case: Case, backend: str, order: str) -> None:
+def test_a_gradient_that_views_its_parameter(
+    case: Case, backend: str, order: str, state_dtype: str | None
+) -> None:
     """As if it were a copy taken before the step, whatever the order in which it views the parameter."""
 
     def view(params: list[Tensor], _: int) -> list[Tensor]:
@@ -47,9 +53,10 @@ def test_a_gradient_that_views_its_parameter(case: Case, backend: str, order: st
 
     runs = []
     for grads in (view, copy):
-        params: list[Tensor] = [Parameter(square())]
-        optimizer = with_state(case, params, lr=0.1, backend=backend)
+        params: list[Tensor] = [Parameter(square(0, state_dtype))]
+        optimizer = with_state(case, params, lr=0.1, backend=backend, state_dtype=state_dtype)
         steps(optimizer, params, grads)
+        assert_kept(optimizer, state_dtype)
         runs.append(tensors_of(optimizer))
     for name, value in runs[0].items():
         torch.testing.assert_close(value, runs[1][name], rtol=0, atol=0)
@@ -57,17 +64,21 @@ def test_a_gradient_that_views_its_parameter(case: Case, backend: str, order: st
 
 @each_case
 @each_backend
-def test_a_gradient_that_views_another_parameter(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_a_gradient_that_views_another_parameter(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
     runs = []
     for copied in (False, True):
-        params: list[Tensor] = [Parameter(square()), Parameter(square(1))]
+        params: list[Tensor] = [Parameter(square(seed, state_dtype)) for seed in (0, 1)]
 
         def grads(params: list[Tensor], _: int, copied: bool = copied) -> list[Tensor]:
             views = [params[1].detach(), params[0].detach().t()]
             return [view.clone() for view in views] if copied else views
 
-        optimizer = with_state(case, params, lr=0.1, backend=backend)
+        optimizer = with_state(case, params, lr=0.1, backend=backend, state_dtype=state_dtype)
         steps(optimizer, params, grads)
+        assert_kept(optimizer, state_dtype)
         runs.append(tensors_of(optimizer))
     for name, value in runs[0].items():
         torch.testing.assert_close(value, runs[1][name], rtol=0, atol=0)
@@ -75,49 +86,58 @@ def test_a_gradient_that_views_another_parameter(case: Case, backend: str) -> No
 
 @each_case
 @each_backend
-def test_parameters_that_share_memory_are_updated_one_by_one(case: Case, backend: str) -> None:
+@each_state_dtype
+def test_parameters_that_share_memory_are_updated_one_by_one(
+    case: Case, backend: str, state_dtype: str | None
+) -> None:
     """The second sees what the first wrote, also where norms of whole tensors are taken (LAMB, AdamP)."""
     # BertAdam clips by the norm over all of a group, which separate optimizers would not share.
-    options = {"lr": 0.1, "backend": backend}
+    options = {"lr": 0.1, "backend": backend, "state_dtype": state_dtype}
     options |= {"max_grad_norm": -1} if case.name == "bert_adam" else {}
-    shared = square()
-    params: list[Tensor] = [Parameter(shared), Parameter(shared.t()), Parameter(square(1))]
+    shared, alone = square(0, state_dtype), square(1, state_dtype)
+    params: list[Tensor] = [Parameter(shared), Parameter(shared.t()), Parameter(alone)]
     optimizer = with_state(case, params, **options)
-    apart = [Parameter(square()), Parameter(square(1))]
-    first, second = (with_state(case, [apart[0]], **options) for _ in range(2))
-    last = with_state(case, [apart[1]], **options)
+    apart = [Parameter(square(seed, state_dtype)) for seed in (0, 1)]
+    apart.insert(1, Parameter(apart[0].detach().t()))  # the blocks of codes follow its rows
+    each_alone = [with_state(case, [param], **options) for param in apart]
     for step in range(3):
         give_grads(params, step)
         grads = [param.grad.clone() for param in params if param.grad is not None]
         optimizer.step()
-        for one, param, grad in (
-            (first, apart[0], grads[0]),
-            (second, apart[0], grads[1].t()),
-            (last, apart[1], grads[2]),
-        ):
+        for one, param, grad in zip(each_alone, apart, grads, strict=True):
             set_grad(param, grad)
             one.step()
         torch.testing.assert_close(shared, apart[0].detach(), rtol=1e-6, atol=1e-7)
-        torch.testing.assert_close(params[2], apart[1], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(params[2], apart[2], rtol=1e-6, atol=1e-7)
+        assert_kept(optimizer, state_dtype)
 
 
 @each_case
 @each_backend
+@each_state_dtype
 @pytest.mark.parametrize("other", ["parameter", "gradient", "state"])
-def test_a_state_that_shares_memory_is_refused(case: Case, backend: str, other: str) -> None:
-    params: list[Tensor] = [Parameter(square()), Parameter(square(1))]
-    optimizer = with_state(case, params, lr=0.1, backend=backend)
-    give_grads(params, 0)
-    optimizer.step()
-    name = next(
-        name for name, value in optimizer.state[params[0]].items() if isinstance(value, Tensor)
-    )
-    theirs = optimizer.state[params[1]][name]
-    optimizer.state[params[0]][name] = {
-        "parameter": params[0].detach(),
-        "gradient": params[1].grad,
-        "state": theirs,
-    }[other]
+def test_a_state_that_shares_memory_is_refused(
+    case: Case, backend: str, other: str, state_dtype: str | None
+) -> None:
+    """A float32 state as a whole; of codes the codes and the scales, which are seen as what they lie in."""
+    parts = ("", "_scale") if state_dtype == "8bit" else ("",)
+    for part in parts:
+        params: list[Tensor] = [Parameter(square(seed, state_dtype)) for seed in (0, 1)]
+        optimizer = with_state(case, params, lr=0.1, backend=backend, state_dtype=state_dtype)
+        give_grads(params, 0)
+        optimizer.step()
+        assert_kept(optimizer, state_dtype)
+        slots, theirs = (optimizer.state[param] for param in params)
+        name = next(name for name, value in slots.items() if isinstance(value, Tensor)) + part
+        grad = params[1].grad
+        assert grad is not None
+        memory = {"parameter": params[0].detach(), "gradient": grad, "state": theirs[name]}[other]
+        bytes_of = memory.reshape(-1).view(slots[name].dtype)
+        slots[name] = bytes_of[: slots[name].numel()].view(slots[name].shape)
+        assert_refused(case, optimizer)
+
+
+def assert_refused(case: Case, optimizer: Any) -> None:
     before = picture(optimizer)
     with pytest.raises(
         RuntimeError, match=rf"{case.kind.__name__}: parameter .* shares memory with"

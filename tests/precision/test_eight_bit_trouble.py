@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
 from eight_bit_backends import SHAPES, each_backend, make
+from eight_bit_training import trained, twin
 from scaling import amp_step
 from torch.amp import GradScaler
 
-from cases import Case, each_case
+from cases import CASES, Case, each_case
 from ingot.storage.blockwise8 import BLOCK
 from training import (
     assert_same,
@@ -20,6 +22,7 @@ from training import (
     params_of,
     picture,
     tensors_of,
+    through_a_file,
     train,
 )
 
@@ -123,3 +126,36 @@ def test_what_is_not_finite_poisons_its_block_and_no_other(
     assert finite[:5].all() and finite[6:].all()
     scales = [value for name, value in one.state[params[0]].items() if name.endswith("_scale")]
     assert all(scale.isfinite().tolist() == [i != 5 for i in range(35)] for scale in scales)
+
+
+def test_poisoned_states_are_saved_and_come_back_as_numbers() -> None:
+    """Nobody loses a run to a NaN: all can be saved, and what the codes stood for loads, NaN in its block alone.
+
+    Codes with a scale of NaN load nowhere: from a file they could as well be damage.
+    """
+    case = CASES["adamw"]
+    one = trained(case)
+    params = params_of(one)
+    give_grads(params, 3)
+    assert params[0].grad is not None
+    params[0].grad.view(-1)[5 * BLOCK + 7] = math.nan
+    one.step()
+    codes = through_a_file(one.state_dict())
+    poisoned = codes["state"][0]["exp_avg_scale"].isnan()
+    assert poisoned.nonzero().tolist() == [[5]]
+    numbers = through_a_file(one.state_dict(dtype=torch.float32))
+    finite = numbers["state"][0]["exp_avg"].isfinite().view(-1, BLOCK)
+    assert torch.equal(finite, ~poisoned[:, None].expand(-1, BLOCK))
+    for state_dtype in ("8bit", None):
+        two = twin(case, one, state_dtype=state_dtype)
+        before = picture(two)
+        with pytest.raises(ValueError, match="scale of a block is negative, infinite or NaN"):
+            two.load_state_dict(codes)
+        assert_unchanged(two, before)
+        two.load_state_dict(numbers)
+        exported = through_a_file(two.state_dict(dtype=torch.float32))
+        for name, value in numbers["state"][0].items():
+            torch.testing.assert_close(
+                exported["state"][0][name], value, rtol=0, atol=0, equal_nan=True
+            )
+    assert_same(tensors_of(deepcopy(one)), tensors_of(one))
