@@ -10,7 +10,6 @@ language and fails for a broken link or any other warning. Pages that navigation
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import re
@@ -20,6 +19,7 @@ import sys
 from pathlib import Path
 
 from navigation import NAVIGATION
+from reference import api_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs_site"
@@ -103,40 +103,6 @@ def write(path: Path, text: str) -> None:
     """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-
-
-def api_pages() -> dict[str, str]:
-    """The pages that mkdocstrings fills from the docstrings."""
-    init = ROOT / "src" / "ingot" / "optim" / "__init__.py"
-    assigned = [n for n in ast.parse(init.read_text()).body if isinstance(n, ast.Assign)]
-    names = next(
-        ast.literal_eval(n.value) for n in assigned if ast.unparse(n.targets[0]) == "__all__"
-    )
-    optimizers = [
-        "# Optimizers",
-        "Each class has a short name too: `ingot.AdamW` is `ingot.optim.NpuFusedAdamW`.",
-    ]
-    for name in sorted(names):
-        short = name.removeprefix("NpuFused")
-        optimizers.append(
-            f"::: ingot.optim.{name}\n    options: {{heading: {short}, toc_label: {short}}}"
-        )
-    (base,) = (
-        path.stem
-        for path in (ROOT / "src" / "ingot").glob("*.py")
-        if "class FusedOptimizer(" in path.read_text(encoding="utf-8")
-    )
-    members = ["add_param_group", "step", "clip_grad_norm_fused_", "state_dict", "load_state_dict"]
-    shared = [
-        "# What all optimizers share",
-        "Every optimizer is a `torch.optim.Optimizer`; this is what Ingot's have beside and instead.",
-        f"::: ingot.{base}.FusedOptimizer\n    options: {{members: {json.dumps(members)}}}",
-    ]
-    functions = ["# Functions"]
-    for name in ("create_optimizer", "list_optimizers", "param_groups", "npusim.install"):
-        functions.append(f"::: ingot.{name}\n    options: {{heading: {name}, toc_label: {name}}}")
-    pages = {"optimizers": optimizers, "shared": shared, "functions": functions}
-    return {f"api/{name}.md": "\n\n".join(lines) + "\n" for name, lines in pages.items()}
 
 
 def navigation(pages: list[str], chinese: bool) -> list[dict[str, object]]:

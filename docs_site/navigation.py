@@ -19,6 +19,7 @@ NAVIGATION = [
         ("Optimizers", "优化器", "api/optimizers.md"),
         ("What all optimizers share", "优化器的共同部分", "api/shared.md"),
         ("Functions", "函数", "api/functions.md"),
+        ("Metrics", "指标", "api/metrics.md"),
         ("Compatibility", "兼容性", "docs/compatibility.md"),
         ("Numerics", "数值", "docs/numerics.md"),
         ("Benchmarks", "基准测试", "docs/benchmarks.md"),

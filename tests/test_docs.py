@@ -173,6 +173,21 @@ def test_translation_has_the_same_code_and_links(chinese: Path) -> None:
     assert figures[0] == figures[1]
 
 
+@pytest.mark.parametrize("chinese", TRANSLATED, ids=page_id)
+def test_tables_of_a_translation_have_the_same_rows(chinese: Path) -> None:
+    """A new backend or option must not be missing in one language."""
+    english, other = (
+        re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for page in (TRANSLATED[chinese], chinese)
+    )
+    assert first_column(other) == first_column(english)
+
+
+def first_column(rows: Iterable[str]) -> list[list[str]]:
+    """The code in the first cell of every row; the words around it are translated, and so is their order."""
+    return [sorted(re.findall(r"`[^`]+`", row.split("|")[1])) for row in rows]
+
+
 def quoted_errors() -> list[str]:
     """The headings of the page of questions and errors that quote a message of ours."""
     text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 
+import ingot
 from ingot import optim
+from ingot.optimizer import FusedOptimizer
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)\s#]+)")
@@ -111,3 +114,35 @@ def test_the_switch_of_a_page_gives_way_to_that_of_the_site(
 def test_the_reference_has_every_optimizer(site: ModuleType) -> None:
     text = site.api_pages()["api/optimizers.md"]
     assert re.findall(r"^::: ingot\.optim\.(\w+)$", text, re.M) == sorted(optim.__all__)
+
+
+def written_down(site: ModuleType) -> set[str]:
+    """Every object that the reference names, members of classes included."""
+    text = "\n".join(site.api_pages().values())
+    names = set()
+    for path, options in re.findall(r"^::: ingot\.(\S+)\n    options: (.*)$", text, re.M):
+        members = re.search(r'"?members"?: (\[.*?\])', options)
+        names |= {path} | {f"{path}.{name}" for name in json.loads(members[1] if members else "[]")}
+    return names
+
+
+def test_the_reference_has_every_public_member_of_the_shared_class(site: ModuleType) -> None:
+    """Those of its bases in this package too: track_metrics is one. torch describes what is torch's."""
+    bases = [kind for kind in FusedOptimizer.__mro__ if kind.__module__.startswith("ingot.")]
+    public = {
+        name
+        for kind in bases
+        for name, value in vars(kind).items()
+        if not name.startswith("_") and isinstance(value, (FunctionType, property, classmethod))
+    }
+    assert {"step", "track_metrics", "metrics", "grad_norm", "check"} <= public
+    found = written_down(site)
+    assert {f"optimizer.FusedOptimizer.{name}" for name in public} <= found
+    assert all(hasattr(FusedOptimizer, n.split(".")[-1]) for n in found if "FusedOptimizer." in n)
+
+
+def test_the_reference_has_the_functions_and_the_metrics(site: ModuleType) -> None:
+    found = written_down(site)
+    functions = {name for name in ingot.__all__ if not isinstance(getattr(ingot, name), type)}
+    assert functions == {"create_optimizer", "list_optimizers", "param_groups"}
+    assert functions | {f"metrics.{name}" for name in ingot.metrics.__all__} <= found

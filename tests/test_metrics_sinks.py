@@ -1,12 +1,10 @@
-"""Where metrics go, and what `ingot watch` makes of them."""
+"""Where metrics go, and how files of them are read again."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,8 @@ import pytest
 import torch
 
 import ingot
-from ingot.cli import main
 from ingot.metrics import Metrics, read
-from ingot.metrics.verdict import stand_out
 from training import fit, give_grads, make_params, small_model
-
-ROOT = Path(__file__).parent.parent
 
 
 def tracked(to: Any, steps: int = 4, name: str = "lamb") -> ingot.optimizer.FusedOptimizer:
@@ -90,6 +84,35 @@ def test_csv(tmp_path: Path) -> None:
         assert row["trust_ratio"] == ""
 
 
+@pytest.mark.parametrize("name", ["lamb", "adamp"])
+def test_csv_comes_back_as_json_lines_do(tmp_path: Path, name: str) -> None:
+    tracked([tmp_path / "run.jsonl", tmp_path / "run.csv"], name=name)
+    one, other = (read(tmp_path / f"run.{kind}") for kind in ("jsonl", "csv"))
+    assert [each.as_dict() for each in one] == [each.as_dict() for each in other]
+    assert [each.step for each in other] == [2, 4]
+
+
+def test_csv_of_a_run_that_was_resumed_or_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    tracked(path, steps=4)
+    tracked(path, steps=4)
+    assert [(each.step, len(each)) for each in read(path)] == [(2, 6), (4, 6)]
+    path.write_text("\n".join(path.read_text().splitlines()[:7]) + "\n")
+    tracked(path, steps=2)  # step 2 twice, one after the other
+    assert [(each.step, len(each)) for each in read(path)] == [(2, 6)]
+    whole = read(path)[0].as_dict()
+    with path.open("a") as file:
+        file.write("4,1.5,0.weight,0.1")
+    assert [each.as_dict() for each in read(path)] == [whole]
+    with path.open("a") as file:
+        file.write("\n")
+    with pytest.raises(ValueError, match=r"run.csv, line 14: not a line"):
+        read(path)
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"run.csv, line 1: not a line"):
+        read(path)
+
+
 def test_tensorboard(tmp_path: Path) -> None:
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -138,75 +161,3 @@ def test_a_place_that_cannot_be_is_refused(to: Any, error: type[Exception], mess
         optimizer.track_metrics(1, to)
     with pytest.raises(RuntimeError):  # nothing was switched on
         optimizer.metrics()
-
-
-def run_of(**ratios: float) -> list[Metrics]:
-    """A run of four tracked steps in which parameters have these update ratios, and gradients of norm 1."""
-    values = {
-        name: {"update_ratio": ratio, "grad_norm": 1.0, "weight_norm": 1.0, "update_norm": ratio}
-        for name, ratio in ratios.items()
-    }
-    return [Metrics(values, step, 1.0) for step in range(1, 5)]
-
-
-def test_what_stands_out() -> None:
-    usual = {"a": 1e-3, "b": 2e-3, "c": 5e-4}
-    assert stand_out(run_of(**usual)) == {}
-    odd = {"slow": 1e-7, "still": 0.0, "fast": 0.05, "wild": 3.0, "lost": math.nan}
-    found = stand_out(run_of(**usual, **odd))
-    kinds = {name: verdict.kind for name, verdict in found.items()}
-    assert kinds == {
-        "slow": "dying",
-        "still": "dying",
-        "fast": "exploding",
-        "wild": "exploding",
-        "lost": "exploding",
-    }
-
-
-def test_only_the_last_quarter_counts() -> None:
-    run = run_of(a=1e-3, b=1e-3) * 3
-    assert stand_out([*run_of(a=1e-3, b=0.5), *run]) == {}
-    assert set(stand_out([*run, *run_of(a=1e-3, b=0.5)])) == {"b"}
-
-
-def test_watch_names_both_layers_of_the_example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
-    example = str(ROOT / "examples" / "watch_training.py")
-    options = ["--steps", "240", "--output", str(tmp_path / "run.jsonl")]
-    monkeypatch.setattr(sys, "argv", [example, *options])
-    runpy.run_path(example, run_name="__main__")
-    capsys.readouterr()
-    assert main(["watch", str(tmp_path / "run.jsonl")]) == 0
-    words = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
-    dying = [name for kind, name in words if kind == "dying"]
-    exploding = [name for kind, name in words if kind == "exploding"]
-    assert dying == ["blocks.2.0.weight", "blocks.2.0.bias", "blocks.2.2.weight"]
-    assert exploding == ["blocks.4.2.weight", "blocks.4.2.bias"]
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_watch_draws_trust_ratios_and_broken_runs(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    tracked(tmp_path / "run.jsonl")
-    assert main(["watch", str(tmp_path / "run.jsonl"), "--output", str(tmp_path / "a.png")]) == 0
-    broken = run_of(a=math.nan, b=math.inf, c=0.0)
-    text = "\n".join(json.dumps({**m.as_dict(), "total_norm": "NaN"}) for m in broken)
-    (tmp_path / "run.jsonl").write_text(
-        text.replace("Infinity", '"Infinity"').replace(" NaN", ' "NaN"') + "\n"
-    )
-    assert main(["watch", str(tmp_path / "run.jsonl"), "--output", str(tmp_path / "b.png")]) == 0
-    assert (tmp_path / "a.png").exists() and (tmp_path / "b.png").exists()
-
-
-@pytest.mark.parametrize("content", [None, "", "no json\n"])
-def test_watch_says_what_is_wrong_with_a_file(
-    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if content is not None:
-        (tmp_path / "run.jsonl").write_text(content)
-    with pytest.raises(SystemExit):
-        main(["watch", str(tmp_path / "run.jsonl")])
-    assert "run.jsonl" in capsys.readouterr().err

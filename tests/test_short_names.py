@@ -12,6 +12,7 @@ from ingot import optim
 
 SHORT = {name.removeprefix("NpuFused"): name for name in optim.__all__}
 FUNCTIONS = {"create_optimizer", "list_optimizers", "param_groups"}
+MODULES = {"metrics", "optim"}
 
 
 @pytest.mark.parametrize("short", SHORT)
@@ -19,8 +20,10 @@ def test_a_short_name_is_the_same_class(short: str) -> None:
     assert getattr(ingot, short) is getattr(optim, short) is getattr(optim, SHORT[short])
 
 
-def test_dir_shows_every_name() -> None:
-    assert {*SHORT, *SHORT.values(), *FUNCTIONS, "optim", "__version__"} <= set(dir(ingot))
+def test_dir_shows_every_public_name_and_no_other() -> None:
+    public = {*SHORT, *SHORT.values(), *FUNCTIONS, *MODULES}
+    assert {name for name in dir(ingot) if not name.startswith("__")} == public
+    assert "__version__" in dir(ingot)
     assert {*SHORT, *SHORT.values()} <= set(dir(optim))
     for name in dir(ingot):
         getattr(ingot, name)
@@ -43,6 +46,14 @@ def test_a_wrong_name_is_refused_with_a_hint() -> None:
         [sys.executable, "-c", "import ingot; ingot.AdmW"], capture_output=True, text=True
     )
     assert "Did you mean: 'AdamW'?" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["metrics.read", "metrics.Metrics", "optim.AdamW", "AdamW"])
+def test_import_ingot_is_enough(name: str) -> None:
+    """In a process of its own: in this one, other modules have loaded what a name could lack."""
+    program = f"import ingot; ingot.{name}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_importing_the_package_and_asking_for_lower_case_names_loads_no_torch() -> None:
@@ -72,5 +83,10 @@ def names_for_type_checkers(module: str) -> set[str]:
 
 def test_type_checkers_are_told_of_every_name() -> None:
     """A new optimizer needs a line in each block: checkers and editors do not run the files."""
-    assert names_for_type_checkers("ingot") == {*SHORT, *SHORT.values(), *FUNCTIONS}
+    assert names_for_type_checkers("ingot") == {
+        *SHORT,
+        *SHORT.values(),
+        *FUNCTIONS,
+        "metrics",
+    }
     assert names_for_type_checkers("ingot.optim") - {"FusedOptimizer"} == set(SHORT)

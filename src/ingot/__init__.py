@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # Type checkers and editors do not run __getattr__ below. A test compares this list with what it finds.
+    from ingot import metrics as metrics
     from ingot.factory import create_optimizer as create_optimizer
     from ingot.factory import list_optimizers as list_optimizers
     from ingot.groups import param_groups as param_groups
@@ -35,6 +36,8 @@ _FUNCTIONS = {
     "list_optimizers": "ingot.factory",
     "param_groups": "ingot.groups",
 }
+# What the documentation calls by its full name after `import ingot` alone.
+_MODULES = ("metrics", "optim", "optimizer")
 
 
 def __getattr__(name: str) -> Any:
@@ -42,7 +45,7 @@ def __getattr__(name: str) -> Any:
     # For the same reason a name that is not a class's is never looked for in ingot.optim.
     if name in _FUNCTIONS:
         return getattr(import_module(_FUNCTIONS[name]), name)
-    if name in ("optim", "optimizer"):
+    if name in _MODULES:
         return import_module(f"ingot.{name}")
     if name == "__all__":
         # Without the short names: `from ingot import *` must not take the place of torch's SGD or AdamW.
@@ -54,4 +57,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FUNCTIONS, "optim", *import_module("ingot.optim").CLASSES})
+    # What this file imports for itself, and the submodules that others have loaded, are not for users.
+    special = {name for name in globals() if name.startswith("__")}
+    public = {*_FUNCTIONS, "metrics", "optim", *import_module("ingot.optim").CLASSES}
+    return sorted(special | public)

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.nn import Module, ModuleList, Sequential
+from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from ingot.declare.options import WEIGHT_DECAY, Rule, real
+from ingot.layers import found_depths
 
 LAYER_DECAY = Rule(
     "layer_decay value", lambda x: 0 < real(x) <= 1, "None or in the interval (0, 1]"
@@ -77,8 +78,9 @@ def param_groups(
         weight_decay: the weight decay of all other parameters.
         layer_decay: the rate of a layer is this times that of the layer above it (default None: one rate for all).
             The uppermost has the full ``lr``. Layers are the entries of the ``ModuleList`` or ``Sequential`` that
-            holds at least half of the model; what the model has before it is the lowest layer, what comes after it is
-            the uppermost one.
+            holds at least half of the model, or such containers themselves where they are numbered and do so
+            together, as ``layer1`` to ``layer4`` of a ResNet; what the model has before them is the lowest layer,
+            what comes after them is the uppermost one. A warning names other large containers.
         lr: the full learning rate; needed with ``layer_decay``, as groups then have rates of their own.
         no_decay: patterns of the names of more parameters that should not decay, such as ``"*.pos_embed"``.
         layers: the layer of a parameter by its name, counted from 0 at the input, where the rule above does not fit.
@@ -180,7 +182,7 @@ def _depths(
         raise ValueError(
             f"param_groups: layer_decay={layer_decay!r} needs lr, the learning rate of the uppermost layer"
         )
-    return _checked(layers) if layers is not None else _found_depths(model)
+    return _checked(layers) if layers is not None else found_depths(model)
 
 
 def _checked(layers: Callable[[str], int]) -> Callable[[str], int]:
@@ -195,42 +197,6 @@ def _checked(layers: Callable[[str], int]) -> Callable[[str], int]:
         return value
 
     return depth
-
-
-def _found_depths(model: Module) -> Callable[[str], int]:
-    """The entries of the model's main container as layers, with what lies before and after it."""
-    prefix = _main_container(model)
-    numbers: dict[str, int] = {}  # of the entries that have parameters, in their order
-    depths: dict[str, int] = {}
-    for name, _ in model.named_parameters():
-        if name.startswith(prefix):
-            entry = name.removeprefix(prefix).split(".")[0]
-            depths[name] = numbers.setdefault(entry, len(numbers) + 1)
-        else:
-            depths[name] = 0 if not numbers else -1
-    above = len(numbers) + 1
-    return lambda name: depths[name] if depths[name] >= 0 else above
-
-
-def _main_container(model: Module) -> str:
-    """The name, with a dot, of the outermost container with two or more entries and half of the parameters."""
-    whole = sum(param.numel() for param in model.parameters())
-    for name, module in model.named_modules():
-        entries = [
-            child for child in module.children() if next(child.parameters(), None) is not None
-        ]
-        inside = sum(param.numel() for param in module.parameters())
-        if (
-            isinstance(module, (ModuleList, Sequential))
-            and len(entries) > 1
-            and 2 * inside >= whole
-        ):
-            return f"{name}." if name else ""
-    raise ValueError(
-        f"param_groups: cannot tell the layers of {type(model).__name__}: no ModuleList or Sequential of two or "
-        "more entries holds half of its parameters. Pass layers=, a function from a parameter's name to the number "
-        "of its layer, counted from 0 at the input"
-    )
 
 
 def _cells(group: dict[str, Any]) -> tuple[str, ...]:

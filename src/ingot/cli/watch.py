@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     from ingot.metrics.verdict import RULE, stand_out
 
     parser = argparse.ArgumentParser(prog="ingot watch", description=__doc__, epilog=RULE)
-    parser.add_argument("run", type=Path, help="a .jsonl file of optimizer.track_metrics")
+    parser.add_argument("run", type=Path, help="a .jsonl or .csv file of optimizer.track_metrics")
     parser.add_argument("--output", type=Path, help="the picture (default: beside the file, .png)")
     chosen = parser.parse_args(arguments)
     try:

@@ -19,13 +19,19 @@ from ingot.metrics.verdict import Verdict
 COLORS = {"dying": "#1d4ed8", "exploding": "#b91c1c"}
 MISSING = "#e5e7eb"  # no gradient in that step
 BROKEN = "#000000"  # not finite
-MOST_LABELS = 64  # more parameters than this, and only those that stand out are named
+# Inches: a row of a small map, a line of text, the tallest map.
+ROW, LABEL, TALLEST = 0.19, 0.15, 18.0
+MIXED = "#0f172a"  # of neighbours of which some die and some explode
 # Blue is too little, red too much, white about the usual: what dies and what explodes look different at a glance.
-MAP = "RdBu_r"
+# The trust ratio is large for a gradient that vanished and for a weight that exploded alike: no red and blue for it.
 TITLES = {
-    "update_ratio": "Update ratio: |update| / |weight|",
-    "trust_ratio": "LAMB's trust ratio",
-    "grad_norm": "Gradient norm",
+    "update_ratio": ("Update ratio: |update| / |weight|", "RdBu_r", "white: the median"),
+    "grad_norm": ("Gradient norm", "RdBu_r", "white: the median"),
+    "trust_ratio": (
+        "LAMB's trust ratio: large where the gradient vanished, or the weight grew",
+        "Purples",
+        "dark: large",
+    ),
 }
 
 
@@ -33,8 +39,8 @@ def draw(run: Sequence[Metrics], verdicts: Mapping[str, Verdict], path: Path) ->
     """Writes the picture to ``path``."""
     names = by_module(dict.fromkeys(name for metrics in run for name in metrics))
     trust = any("trust_ratio" in values for values in run[-1].values())
-    maps = ["update_ratio", "trust_ratio" if trust else "grad_norm"]
-    height = min(max(0.19 * len(names), 2.6), 11.0)
+    maps = ["update_ratio", "grad_norm", *(["trust_ratio"] if trust else [])]
+    height = min(max(ROW * len(names), 2.6), TALLEST)
     figure, panels = pyplot.subplots(
         1 + len(maps),
         1,
@@ -46,7 +52,7 @@ def draw(run: Sequence[Metrics], verdicts: Mapping[str, Verdict], path: Path) ->
     draw_total(panels[0], run)
     for panel, quantity in zip(panels[1:], maps, strict=True):
         draw_map(panel, run, names, quantity)
-        name_rows(panel, names, verdicts)
+        name_rows(panel, names, verdicts, math.ceil(LABEL / height * len(names)))
     panels[-1].set_xlabel("step")
     figure.suptitle(headline(verdicts), fontsize=13, fontweight="bold", x=0.01, ha="left")
     figure.savefig(path, dpi=120)
@@ -90,7 +96,8 @@ def draw_map(panel: Any, run: Sequence[Metrics], names: Sequence[str], quantity:
     usable = sorted(v for row in rows for v in row if v is not None and 0 < v < math.inf)
     middle = usable[len(usable) // 2] if usable else 1.0
     norm = LogNorm(middle / 1e3, middle * 1e3)
-    colors = colormaps[MAP].copy()
+    title, colored, meaning = TITLES[quantity]
+    colors = colormaps[colored]
     image = [[cell(value, norm, colors) for value in row] for row in rows]
     steps = [metrics.step for metrics in run]
     half = (steps[-1] - steps[0]) / max(len(steps) - 1, 1) / 2 or 0.5
@@ -99,8 +106,8 @@ def draw_map(panel: Any, run: Sequence[Metrics], names: Sequence[str], quantity:
     scale = matplotlib.cm.ScalarMappable(norm, colors)
     bar = panel.figure.colorbar(scale, ax=panel, extend="both", pad=0.12, fraction=0.03, shrink=0.8)
     bar.ax.tick_params(labelsize=8)
-    bar.set_label("white: the median", fontsize=8)
-    panel.set_title(TITLES[quantity], fontsize=10, loc="left")
+    bar.set_label(meaning, fontsize=8)
+    panel.set_title(title, fontsize=10, loc="left")
 
 
 def cell(value: float | None, norm: LogNorm, colors: Any) -> tuple[float, ...]:
@@ -113,26 +120,47 @@ def cell(value: float | None, norm: LogNorm, colors: Any) -> tuple[float, ...]:
     return color
 
 
-def name_rows(panel: Any, names: Sequence[str], verdicts: Mapping[str, Verdict]) -> None:
-    """Names on the left, and on the right the verdicts, in their colours."""
-    shown = [i for i, n in enumerate(names) if len(names) <= MOST_LABELS or n in verdicts]
-    panel.set_yticks(shown, [names[i] for i in shown], fontsize=8)
-    for label in panel.get_yticklabels():
-        verdict = verdicts.get(label.get_text())
-        if verdict is not None:
-            label.set(color=COLORS[verdict.kind], fontweight="bold")
-    for row, name in enumerate(names):
-        if name in verdicts:
-            kind = verdicts[name].kind
-            place = panel.get_xlim()[1], row
-            panel.annotate(
-                f"\N{BLACK LEFT-POINTING TRIANGLE} {kind}",
-                place,
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9,
-                fontweight="bold",
-                color=COLORS[kind],
-                annotation_clip=False,
-            )
+def name_rows(
+    panel: Any, names: Sequence[str], verdicts: Mapping[str, Verdict], apart: int
+) -> None:
+    """Names on the left, and on the right the verdicts, in their colours, ``apart`` rows from each other."""
+    clusters = together([row for row, name in enumerate(names) if name in verdicts], apart)
+    labels = {rows[0]: names[rows[0]] + more(len(rows) - 1) for rows in clusters}
+    # Where there is room between those, others are named as well.
+    for row in range(0, len(names), apart):
+        if all(abs(row - other) >= apart for other in labels):
+            labels[row] = names[row]
+    panel.set_yticks(list(labels), list(labels.values()), fontsize=8)
+    ticks = dict(zip(labels, panel.get_yticklabels(), strict=True))
+    for rows in clusters:
+        kinds = [verdicts[names[row]].kind for row in rows]
+        color = COLORS[kinds[0]] if len(set(kinds)) == 1 else MIXED
+        ticks[rows[0]].set(color=color, fontweight="bold")
+        counts = [f"{kinds.count(kind)} {kind}" for kind in COLORS if kind in kinds]
+        panel.annotate(
+            f"\N{BLACK LEFT-POINTING TRIANGLE} {kinds[0] if len(rows) == 1 else ', '.join(counts)}",
+            (panel.get_xlim()[1], rows[0]),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            fontweight="bold",
+            color=color,
+            annotation_clip=False,
+        )
+
+
+def together(rows: Sequence[int], apart: int) -> list[list[int]]:
+    """Rows in clusters whose first ones are at least ``apart`` from each other: labels must not overlap."""
+    clusters: list[list[int]] = []
+    for row in rows:
+        if clusters and row < clusters[-1][0] + apart:
+            clusters[-1].append(row)
+        else:
+            clusters.append([row])
+    return clusters
+
+
+def more(count: int) -> str:
+    """What a label says of the neighbours it stands for."""
+    return f" + {count}" if count else ""

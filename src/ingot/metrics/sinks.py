@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from typing import Any
 from ingot.metrics.record import PER_PARAMETER, Metrics
 
 Sink = Callable[[Metrics], object]
+COLUMNS = ["step", "total_norm", "parameter", *PER_PARAMETER]  # of a CSV file
 # A path, a writer, a dictionary, a function, or several of them.
 Target = Any
 
@@ -102,7 +104,7 @@ class Csv:
         with self.path.open("a", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             if file.tell() == 0:
-                writer.writerow(["step", "total_norm", "parameter", *PER_PARAMETER])
+                writer.writerow(COLUMNS)
             for parameter, values in metrics.items():
                 found = [values.get(name, "") for name in PER_PARAMETER]
                 writer.writerow([metrics.step, metrics.total_norm, parameter, *found])
@@ -118,24 +120,29 @@ def spelled(value: Any) -> Any:
 
 
 def read(path: str | os.PathLike[str]) -> list[Metrics]:
-    """The metrics of a JSON Lines file, in order of their steps.
+    """The metrics of a JSON Lines or CSV file, in order of their steps.
 
     Where a run was resumed from a checkpoint, or started again into the same file, later lines replace earlier ones
     of the same and of later steps. A last line that was cut off while it was written is left out.
 
     Args:
-        path: a file that ``track_metrics(to="....jsonl")`` has written.
+        path: a file that ``track_metrics(to="....jsonl")`` or ``track_metrics(to="....csv")`` has written.
     """
-    found: list[Metrics] = []
-    for metrics in parsed(Path(path)):
+    path, found = Path(path), list[Metrics]()
+    for metrics in (parsed_csv if path.suffix == ".csv" else parsed)(path):
         while found and found[-1].step >= metrics.step:
             found.pop()
         found.append(metrics)
     return found
 
 
+def not_ours(path: Path, number: int) -> ValueError:
+    """What is said of a line that cannot be read."""
+    return ValueError(f"{path}, line {number}: not a line that optimizer.track_metrics writes")
+
+
 def parsed(path: Path) -> Iterator[Metrics]:
-    """The lines of a file."""
+    """The lines of a JSON Lines file."""
     lines: Iterable[str] = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
@@ -152,6 +159,37 @@ def parsed(path: Path) -> Iterator[Metrics]:
         except (ValueError, KeyError, TypeError, AttributeError):
             if not line.endswith("\n"):
                 return
-            raise ValueError(
-                f"{path}, line {number}: not a line that optimizer.track_metrics writes"
-            ) from None
+            raise not_ours(path, number) from None
+
+
+def parsed_csv(path: Path) -> Iterator[Metrics]:
+    """The steps of a CSV file: rows that follow each other and have the same step."""
+    with path.open(encoding="utf-8", newline="") as file:
+        text = file.read()
+    # A row that was cut off could hold half a number.
+    rows = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    if next(rows, COLUMNS) != COLUMNS:
+        raise not_ours(path, 1)
+    step = Metrics()
+    for row in rows:
+        try:
+            number, total, name, *found = row
+            values = {
+                quantity: float(value)
+                for quantity, value in zip(PER_PARAMETER, found, strict=True)
+                if value
+            }
+            if (
+                int(number) != step.step or name in step
+            ):  # the same step again: a run that was resumed
+                if step:
+                    yield step
+                step = Metrics({}, int(number), float(total))
+        except ValueError:
+            raise not_ours(path, rows.line_num) from None
+        step[name] = values
+        if "clip_coefficient" in values:
+            clip, least = values["clip_coefficient"], step.clip_coefficient
+            step.clip_coefficient = clip if least is None else min(clip, least)
+    if step:
+        yield step
