@@ -57,7 +57,7 @@ class Code:
 
     Attributes:
         registers: 32-bit registers per thread.
-        spills: bytes of registers that did not fit.
+        spills: bytes of registers that did not fit (on AMD, the number of registers).
         atomics: atomic operations.
         fused: products and sums rounded once.
         approximate: divisions and roots that are not correctly rounded.
@@ -72,6 +72,38 @@ class Code:
     approximate: int
     wide_loads: int
     wide_stores: int
+
+    def check(self, kernel: build.Kernel, mix: str, which: str = "") -> None:
+        """Raise if a kernel does what it must not, or reads or writes aligned elements in narrower pieces."""
+        bad = {n: getattr(self, n) for n in ("spills", "atomics", "fused", "approximate")}
+        assert not any(bad.values()), (which, bad)
+        assert 0 < self.registers <= 128, (which, self)
+        loads, stores = wide_accesses(kernel, mix)
+        assert self.wide_loads >= loads, (which, self, f"{loads} wide loads are needed")
+        assert self.wide_stores >= stores, (which, self, f"{stores} wide stores are needed")
+
+
+def block_of(mix: str) -> int:
+    """Elements handled at a time, as ``layout.Layout`` chooses them for these types."""
+    return BLOCKS[2 if "16" in mix else 4]
+
+
+def wide_accesses(kernel: build.Kernel, mix: str) -> tuple[int, int]:
+    """The loads and stores of 16 bytes that every thread needs for one block, read from the text of a kernel.
+
+    The text marks what is aligned with ``tl.multiple_of``. Codes of 8 bits do not count: a thread has no 16 of them.
+    """
+    per_thread = block_of(mix) // build.THREADS
+    found = []
+    for word in ("load", "store"):
+        places = re.findall(rf"tl\.{word}\(tl\.multiple_of\((\w+)_at ", kernel.function.src)
+        kinds = [
+            re.search(rf"\b{name}_at = .*tl\.(\w+)\)\)", kernel.function.src) for name in places
+        ]
+        bits = [int(re.sub(r"\D", "", kind[1].replace("bfloat", ""))) for kind in kinds if kind]
+        assert len(bits) == len(places), "every operand has an address of a known type"
+        found.append(sum(per_thread * each // 128 for each in bits if each > 8))
+    return found[0], found[1]
 
 
 def variant_of(name: str, options: Options) -> tuple[Variant, tuple[str, ...]]:
@@ -90,7 +122,7 @@ def kernels_of(name: str, options: Options, mix: str) -> Mapping[str, build.Kern
 def compiled(kernel: build.Kernel, mix: str, arch: str) -> Code:
     """Compile one kernel for one target; ``mix`` decides on the size of its blocks."""
     function = kernel.function
-    block = BLOCKS[2 if "16" in mix else 4] if "CHUNK" in function.arg_names else ROW_BLOCK
+    block = block_of(mix) if "CHUNK" in function.arg_names else ROW_BLOCK
     constants = {"CHUNK": CHUNK, "BLOCK": block, "SUMS": 4}
     places = {name: (place,) for place, name in enumerate(function.arg_names)}
     signature = {
@@ -98,14 +130,12 @@ def compiled(kernel: build.Kernel, mix: str, arch: str) -> Code:
     }
     known = {places[name]: value for name, value in constants.items() if name in places}
     source = ASTSource(fn=function, signature=signature, constexprs=known)
-    made = triton.compile(
-        source,
-        target=TARGETS[arch],
-        options=build.options(TARGETS[arch].backend, TARGETS[arch].warp_size),
-    )
-    return (
-        amd_code(made.asm["amdgcn"]) if arch.startswith("gfx") else cuda_code(made.asm["ptx"], arch)
-    )
+    target = TARGETS[arch]
+    told = build.options(target.backend, target.warp_size)
+    made = triton.compile(source, target=target, options=told)
+    if arch.startswith("gfx"):
+        return amd_code(made.asm["amdgcn"], made.asm["llir"])
+    return cuda_code(made.asm["ptx"], arch)
 
 
 def cuda_code(ptx: str, arch: str) -> Code:
@@ -116,16 +146,8 @@ def cuda_code(ptx: str, arch: str) -> Code:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [
-            ptxas,
-            "-v",
-            "--fmad=false",
-            "-arch",
-            arch + suffix,
-            file.name,
-            "-o",
-            "/dev/null",
-        ]
+        flags = ["-v", "--fmad=false", "-arch", arch + suffix, "-o", "/dev/null"]
+        command = [ptxas, *flags, file.name]
         report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     (registers,) = re.findall(r"Used (\d+) registers", report)
     spilled = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
@@ -140,21 +162,30 @@ def cuda_code(ptx: str, arch: str) -> Code:
     )
 
 
-def amd_code(text: str) -> Code:
-    """What the assembly for AMD says. Correct division is made of fused operations there, so those are not counted."""
+def amd_code(text: str, llir: str) -> Code:
+    """What the assembly for AMD says, and the representation of LLVM that it was made from.
 
-    def count(pattern: str) -> int:
-        return len(re.findall(pattern, text))
+    The assembly is where products and sums are fused, but a correctly rounded division is made of five fused operations
+    there (and ends in ``v_div_fixup``), and a correctly rounded root of two: only those beyond them count. A quick
+    division or root lacks them; LLVM's representation marks it with a flag or an allowed error.
+    """
+
+    def count(pattern: str, where: str = text) -> int:
+        return len(re.findall(pattern, where, re.MULTILINE))
 
     def note(name: str) -> int:
         return max(map(int, re.findall(rf"\.{name}:\s+(\d+)", text)), default=0)
 
+    divisions, roots = count(r"^\s+v_div_fixup_f32"), count(r"^\s+v_sqrt_f32")
+    fused = count(r"^\s+v_(?:pk_)?(?:fma|mad_f|mac_f)\w*") - 5 * divisions - 2 * roots
+    allowed = count(r"\b(?:fast|arcp|afn|contract|reassoc)\b|!fpmath|llvm\.(?:fma|fmuladd)\.", llir)
+    quick = count(r"^\s+v_(?:rsq|exp|log)_f") + count(r"^\s+v_rcp_") - divisions
     return Code(
         note("vgpr_count"),
         note("vgpr_spill_count") + note("sgpr_spill_count"),
         count(r"(?:global|buffer|flat|ds)_atomic|\bds_add"),
-        0,
-        0,
+        max(fused, 0),
+        allowed + quick + max(-fused, 0),
         count(r"(?:global|buffer|flat)_load_dwordx4"),
         count(r"(?:global|buffer|flat)_store_dwordx4"),
     )
@@ -184,8 +215,7 @@ def rows(targets: list[str]) -> Iterator[list[str]]:
             cells = []
             for arch in targets:
                 code = compiled(kernel, mix, arch)
-                bad = {n: getattr(code, n) for n in ("spills", "atomics", "fused", "approximate")}
-                assert not any(bad.values()), (label, role, mix, arch, bad)
+                code.check(kernel, mix, f"{label} {role} {mix} {arch}")
                 cells.append(str(code.registers))
             yield [label, role, "any" if role == "between" else mix, *cells]
 
@@ -210,8 +240,8 @@ PAGE = f"""# Registers per kernel
 
 Written by `make kernels` with Triton {triton.__version__}: every kernel that `ingot kernels` prints, compiled without
 an accelerator, with the 32-bit registers per thread that it needs. None spills, uses an atomic operation, fuses a
-product with a sum, or divides or takes roots approximately. 128 threads handle blocks
-of 512 elements, or 1024 where some have 16 bits.
+product with a sum, or divides or takes roots approximately; where addresses are aligned, all read and write 16 bytes
+at a time (codes of 8 bits fewer). 128 threads handle blocks of 512 elements, or 1024 where some have 16 bits.
 
 """
 

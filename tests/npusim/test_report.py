@@ -17,25 +17,27 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "optimizers", lambda: kinds)
     monkeypatch.setattr(selftest, "STEPS", 2)
     monkeypatch.setattr(selftest, "SHAPES", [(7,), (64, 65)])
+    monkeypatch.setattr(selftest, "LONG", [(2, 9000)])
 
 
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert selftest.main(["--device", "npu", "--quick"]) == 0
     report = capsys.readouterr().out
-    assert "device npu" in report and report.endswith("all is well\n")
+    assert "device npu" in report and report.endswith("all is well on lists, reference\n")
     for kind in ("NpuFusedLamb", "NpuFusedSGD"):
         for backend in ("lists", "reference"):
-            for options in selftest.OPTIONS:
+            for options in selftest.SETTINGS:
                 line = rf"^{kind} +{backend} +{options} +ok +differs by \S+, same bits twice$"
                 assert re.search(line, report, re.MULTILINE), (kind, backend, options)
-    assert len(re.findall(r"^AdamW, .* \d+\.\d{3} ms$", report, re.MULTILINE)) == 2 * 5
+    for kind in ("AdamW", "SGD"):
+        assert len(re.findall(rf"^{kind}, .* \d+\.\d{{3}} ms$", report, re.MULTILINE)) == 2 * 5
 
 
 def test_what_is_wrong_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend with another result, and one that fails on the device."""
-    monkeypatch.setattr(selftest, "OPTIONS", {"plain": {}})
+    monkeypatch.setattr(selftest, "SETTINGS", {"plain": selftest.SETTINGS["plain"]})
     monkeypatch.setattr(selftest, "speed", lambda *chosen: [])
     run = type(LISTS).run
 
