@@ -24,16 +24,11 @@ PICTURES = {
     "8bit.png": "Time and bytes of states in 8 and 16 bits",
     "memory.png": "Memory over one iteration, with normal steps and with released gradients",
 }
-SMALL = [
-    "On one thread. The time of the fastest other implementation divided by ours: medians, and in parentheses the best",
-    "ones. Above 1 ours is the faster.",
-    "",
-]
 RATIOS = [
-    "The time of the fastest other implementation divided by ours: medians, and in parentheses the best steps. Above 1",
-    "ours is the faster.",
-    "",
+    "The time of the fastest other implementation divided by ours: medians, and in parentheses the best ones. Bold",
+    "where the medians say that ours is the faster.",
 ]
+STEP = ["The last number: the floor's time divided by ours, of the best ones; it can be above 1."]
 SHARES = [
     "In each field: the best step, the median in parentheses, then the time of the memory floor divided by that of",
     "the best step. How such a share can be above 1 is said above, where the memory floor is described.",
@@ -78,15 +73,21 @@ def ratios(race: list[Row]) -> list[str]:
         found = [ours.get((optimizer, key)) for key in keys]
         if any(found):
             body.append([title, *map(ratio, found)])
-    lines = ["### How many times as fast as the fastest other implementation", "", *RATIOS]
+    lines = ["### How many times as fast as the fastest other implementation", "", *RATIOS, ""]
     return [*lines, *lines_of_table(["", *(SHAPES[key].title for key in keys)], body)]
 
 
 def ratio(row: Row | None) -> str:
-    """The ratio of medians, and that of the best steps."""
+    """The ratio of medians, bold where ours is the faster, and that of the best steps."""
     if row is None:
         return "-"
-    return f"**{float(row['peer_ratio_median']):.2f}** ({float(row['peer_ratio']):.2f})"
+    median = f"{float(row['peer_ratio_median']):.2f}"
+    return f"{f'**{median}**' if float(median) > 1 else median} ({float(row['peer_ratio']):.2f})"
+
+
+def with_share(row: Row | None) -> str:
+    """The same, and the share of the floor where there is one."""
+    return ratio(row) + (f" {float(row['floor_share']):.2f}" if row and row["floor_share"] else "")
 
 
 def times(race: list[Row]) -> list[str]:
@@ -139,7 +140,7 @@ def others(rows: list[Row]) -> list[str]:
         return []
     shapes = next(row["shapes"] for row in rows if row["part"] in ("precision", "clip"))
     lines = [f"### bfloat16 and clipping, on {SHAPES[shapes].title}", ""]
-    heading = ["ours", "best ms", "compared with", "best ms", "ratio"]
+    heading = ["ours", "best ms", "compared with", "best ms", "ratio of the best"]
     return [*lines, *lines_of_table(heading, body)]
 
 
@@ -150,13 +151,15 @@ def small(rows: list[Row]) -> list[str]:
         found = [r for r in rows if (r["part"], r["threads"], r["ours"]) == (part, "1", "True")]
         own = {(row["optimizer"], row["shapes"]): row for row in found}
         keys = [key for key in LISTS if any(shapes == key for _, shapes in own)]
+        # An iteration's floor has no step: there, the share is not of what can be reached.
+        cell, after = (with_share, STEP) if part == "step" else (ratio, [])
         body = [
-            [name, *(ratio(own.get((optimizer, key))) for key in keys)]
+            [name, *(cell(own.get((optimizer, key))) for key in keys)]
             for optimizer, name in TITLES.items()
             if any(first == optimizer for first, _ in own)
         ]
         if body:
-            lines += [f"### Small models: {title}", "", *SMALL]
+            lines += [f"### Small models: {title}", "", "On one thread.", *RATIOS, *after, ""]
             lines += lines_of_table(["", *(LISTS[key].title for key in keys)], body)
     return lines
 
@@ -207,7 +210,7 @@ def memory(rows: list[Row]) -> list[str]:
 def growth(rows: list[Row]) -> list[str]:
     """Nanoseconds per element and per tensor along the two ladders."""
     lines = []
-    for part, unit in (("parameters", "ns per parameter"), ("tensors", "us per tensor of 1024")):
+    for part, unit in (("parameters", "ns per parameter"), ("tensors", "µs per tensor of 1024")):
         found = [row for row in rows if row["part"] == part]
         if not found:
             continue
@@ -216,12 +219,12 @@ def growth(rows: list[Row]) -> list[str]:
         body = []
         for who in dict.fromkeys((row["optimizer"], row["contestant"]) for row in found):
             mine = {int(r[part]): r for r in found if (r["optimizer"], r["contestant"]) == who}
-            costs = [float(mine[n]["best_ms"]) * factor / n if n in mine else None for n in sizes]
+            costs = [float(mine[n]["median_ms"]) * factor / n if n in mine else None for n in sizes]
             title = f"{TITLES[who[0]]}, {who[1]}"
             body.append([title, *("-" if cost is None else f"{cost:.2f}" for cost in costs)])
         body.sort(key=lambda line: list(TITLES.values()).index(line[0].rpartition(", ")[0]))
         heading = [f"{size // 10**6} M" if part == "parameters" else f"{size:,}" for size in sizes]
-        lines += [f"### Growth with the number of {part}: {unit}", ""]
+        lines += [f"### Growth with the number of {part}: {unit}, medians", ""]
         lines += lines_of_table(["", *heading], body)
     return lines
 

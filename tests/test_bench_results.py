@@ -76,6 +76,26 @@ def test_the_page_is_what_the_generator_writes(
     assert copy.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
+def test_tables_are_bold_where_ours_is_faster_and_show_shares_and_medians() -> None:
+    root = Path(__file__).parent.parent
+    names = runpy.run_path(str(root / "benchmarks" / "summarize.py"))
+    won = {"peer_ratio_median": "1.25", "peer_ratio": "0.9", "floor_share": "0.5"}
+    lost = {**won, "peer_ratio_median": "0.97", "peer_ratio": "1.2"}
+    assert [names["ratio"](row) for row in (won, lost, None)] == [
+        "**1.25** (0.90)",
+        "0.97 (1.20)",
+        "-",
+    ]
+    assert names["ratio"]({**won, "peer_ratio_median": "1.004"}) == "1.00 (0.90)"
+    row = {"optimizer": "adamw", "contestant": "ingot", "best_ms": "1", "median_ms": "2"}
+    step = {**row, **won, "part": "step", "threads": "1", "ours": "True", "shapes": "mlp"}
+    text = "\n".join(names["small"]([step, {**step, "part": "iteration"}]))
+    assert "| AdamW | **1.25** (0.90) 0.50 |" in text and "| AdamW | **1.25** (0.90) |" in text
+    assert "| AdamW, ingot | 2.00 |" in names["growth"](
+        [{**row, "part": "tensors", "tensors": "1000"}]
+    )
+
+
 MACHINE = dict(cpu="a CPU", torch="2.13.0", ingot="0.1.0", commit="", date="2026-01-01T00:00Z")
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ingot.backends.native import NATIVE
-from ingot.cli.bench import main, parse, peers, small
+from ingot.cli.bench import main, parse, peers, small, small_show
 from ingot.cli.bench.measure import Workload, steps_per_turn
 from ingot.cli.bench.models import LISTS, Training
 from ingot.cli.bench.records import SMALL_FLOOR, Row
@@ -106,6 +106,24 @@ def test_races_that_were_lost_are_named() -> None:
     assert "SGD momentum on MLP, 6 tensors, step() alone, 1 thread: 0.50 / 0.60" in line
     lost.peer_ratio = 1.5
     assert slower([lost]) == []
+
+
+def test_the_picture_shows_medians_and_names_the_fastest_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(contestant: str, best: float, median: float, ours: bool = False) -> Row:
+        sizes = ("adamw", "mlp", 6, 1, "float32")
+        return Row("step", *sizes, contestant, "", ours, 1, best, median, threads=1)
+
+    rows = [row("ingot", 0.01, 0.02, True), row("torch loop", 0.1, 0.3), row("timm", 0.2, 0.25)]
+    monkeypatch.setattr(small_show.plt, "close", lambda figure: None)
+    machine = dict(cpu="a CPU", torch="2.13.0", ingot="0.1.0", commit="", date="2026", backend="")
+    assert small_show.draw_small(rows, machine, tmp_path / "small.png") is not None
+    figure = small_show.plt.gcf()
+    monkeypatch.undo()
+    small_show.plt.close(figure)
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["20.0", "timm"]
+    assert "µs per step" in figure.legends[0].get_title().get_text()
 
 
 def test_planning_is_timed_on_the_simulated_npu() -> None:

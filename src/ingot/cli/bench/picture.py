@@ -73,7 +73,7 @@ def ranking(race: Sequence[Row], optimizer: str) -> list[str]:
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.contestant, row)
-    return sorted(first, key=lambda name: (first[name].ours, -first[name].best_ms))
+    return sorted(first, key=lambda name: (first[name].ours, -first[name].median_ms))
 
 
 def draw_panel(panel: Any, rows: Sequence[Row], order: Sequence[str]) -> None:

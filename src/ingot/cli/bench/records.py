@@ -109,7 +109,12 @@ def read_csv(path: Path) -> tuple[list[Row], dict[str, str]]:
         raise ValueError(f"{path} holds no results of `ingot bench`")
     rows = [Row(**values_of(each)) for each in found]
     names = {item.name for item in fields(Row)}
-    circumstances = {name: text for name, text in found[0].items() if name not in names}
+    # A part that was measured again has another commit and another date than the rest.
+    circumstances = {
+        name: ", ".join(dict.fromkeys(each[name] for each in found))
+        for name in found[0]
+        if name not in names
+    }
     # Small models are timed on one thread too; the run had as many as its other parts.
     return rows, {**circumstances, "threads": str(max(row.threads for row in rows))}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def both(row: Row | None) -> str:
 
 def times_table(rows: Sequence[Row]) -> Table:
     """One line per model and optimizer: ours, the floor and the fastest other."""
-    title = f"Small models, {heading(rows[0])}: us, best / median"
+    title = f"Small models, {heading(rows[0])}: µs, best / median"
     table = Table(title=title, title_justify="left")
     for name in ("", "", "ours", "floor", "floor / ours", "fastest other", "", "its time / ours"):
         left = name in ("", "fastest other")
@@ -125,27 +126,26 @@ def draw_small(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path
 
 
 def draw_model(panel: Any, rows: Sequence[Row], optimizers: Sequence[str]) -> None:
-    """The dots of one model; the floor is a short upright line."""
+    """The dots of one model, with the name of the fastest other; the floor is a short upright line."""
+    others = [row for row in rows if not row.ours and row.contestant != SMALL_FLOOR]
     for row in rows:
-        place, value = optimizers.index(row.optimizer), 1e3 * row.best_ms
+        place, value = optimizers.index(row.optimizer), 1e3 * row.median_ms
         if row.contestant == SMALL_FLOOR:
             panel.plot(value, place, "|", color=LINE, markersize=13, markeredgewidth=1.8)
         elif not row.ours:
             panel.plot(value, place, "o", color=THEIRS, markersize=5, alpha=0.65)
         else:
             panel.plot(value, place, "o", color=OURS, markersize=8, zorder=3)
-            panel.annotate(
-                micro(row.best_ms),
-                (value, place),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-                color=OURS,
-                fontweight="bold",
-            )
+            write(panel, row, place, micro(row.median_ms))
     panel.set_xscale("log")
     low, high = panel.get_xlim()
+    for optimizer in {row.optimizer for row in others}:
+        rival = min(
+            (row for row in others if row.optimizer == optimizer), key=lambda row: row.median_ms
+        )
+        # Towards the side where there is more room.
+        side = "right" if 1e3 * rival.median_ms > math.sqrt(low * high) else "left"
+        write(panel, rival, optimizers.index(optimizer), rival.contestant, side)
     parts = (1.0, 2.0, 5.0) if high < 30 * low else (1.0,)
     panel.xaxis.set_major_locator(LogLocator(subs=parts))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -157,17 +157,33 @@ def draw_model(panel: Any, rows: Sequence[Row], optimizers: Sequence[str]) -> No
     panel.spines[["top", "right", "left"]].set_visible(False)
 
 
+def write(panel: Any, row: Row, place: int, text: str, side: str = "center") -> None:
+    """Words above our dot, or below another one."""
+    panel.annotate(
+        text,
+        (1e3 * row.median_ms, place),
+        xytext=(0, 6 if row.ours else -5),
+        textcoords="offset points",
+        ha=side,
+        va="bottom" if row.ours else "top",
+        fontsize=8 if row.ours else 6.5,
+        color=OURS if row.ours else THEIRS,
+        fontweight="bold" if row.ours else "normal",
+    )
+
+
 def explain(figure: Any) -> None:
     """The legend, once for all panels."""
     dots = {"ingot": ("o", OURS, 8), "others": ("o", THEIRS, 5)}
-    marks = {**dots, "floor: the math with everything prepared": ("|", LINE, 13)}
+    marks = {**dots, "floor: the math with everything prepared once": ("|", LINE, 13)}
     handles = [
         Line2D([], [], linestyle="", marker=marker, color=color, markersize=size, label=label)
         for label, (marker, color, size) in marks.items()
     ]
     figure.legend(
         handles=handles,
-        title="us per step, log scale; the number is ours, best of the run",
+        title="µs per step, medians, log scale; the number is ours, the name that of the fastest other\n"
+        "The floor takes its turns as all do and has states of its own: noise can put it to the right of ours",
         loc="outside lower center",
         fontsize=9,
         frameon=False,
