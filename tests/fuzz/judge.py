@@ -68,10 +68,13 @@ class Judge:
             self.closest = max(self.closest, float((beyond_storage / error[usual]).max()))
 
     def norm(self, keys: list[int]) -> Bounded:
-        """The norm of some gradients as they are, added up in double precision."""
+        """The norm of some gradients as they are, added up in double precision.
+
+        Each by itself: among the numbers of others, those of an expanded gradient would not show to be equal.
+        """
         squares = [array(self.before.grads[k]).reshape(-1) ** 2 for k in keys]
-        flat = np.concatenate([np.zeros(1, np.longdouble), *squares])
-        return sqrt(total(Bounded(flat, 0.0, DOUBLE))).reshape()
+        totals = [total(Bounded(each, 0.0, DOUBLE)).reshape() for each in squares if each.size]
+        return sqrt(sum(totals, start=Bounded(0.0)))
 
     def factor(self, k: int, scale: float) -> Bounded:
         """What the gradient of a parameter is multiplied by: GradScaler, clipping and the sign of maximize."""
