@@ -88,7 +88,8 @@ def loaded_groups(optimizer: FusedOptimizer, state_dict: Mapping[str, Any]) -> l
     if len(saved) != len(optimizer.param_groups):
         raise ValueError(
             f"{name}: the state has {len(saved)} parameter groups, the optimizer has "
-            f"{len(optimizer.param_groups)}"
+            f"{len(optimizer.param_groups)}; make it with groups like those that were saved (of a model, "
+            "ingot.create_optimizer makes two, with and without weight decay; of model.parameters() one)"
         )
     # Which states there are helps to tell optimizers with the same options from one another.
     keys = set(chain.from_iterable(group["params"] for group in saved))
