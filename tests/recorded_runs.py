@@ -4,8 +4,8 @@
 
     python tests/recorded_runs.py                  # compare with tests/recorded_runs.json, print what differs
     python tests/recorded_runs.py --write          # record it again
-    python tests/recorded_runs.py --every --write --file /tmp/every.json       # all cells, for this machine
-    python tests/recorded_runs.py --every --file /tmp/every.json               # with another version, same machine
+    python tests/recorded_runs.py --every --write --file every.json       # all cells, for this machine
+    python tests/recorded_runs.py --every --file every.json               # with another version, same machine
 
 A digest is the beginning of the sha256 of the names, types, shapes and bytes of all parameters, states and step
 counts, and of the norm where gradients are clipped. Numbers are integers modulo a prime over powers of two; betas are
