@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <thread>
 #include <vector>
 
 #include "float_mode.h"
@@ -20,6 +21,8 @@ constexpr int64_t kWorthThreads = 32768;  // elements; below, waking a thread ta
 constexpr int64_t kSmallTask = 1 << 14;   // a task takes small tensors until they hold this many elements
 constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task; 64 K to 256 K measure alike
 constexpr int64_t kMostTasks = 4096;      // stretches grow beyond that, to keep the list small for any model
+constexpr int64_t kTurnsPerCore = 32;     // at least, before a thread takes several tasks at a time
+constexpr int64_t kMostAtATime = 8;
 
 // Runs `body` on this thread and on as many threads of the pool as torch gives. `tasks` and `elements` say how much work there is,
 // to decide whether the pool is asked at all. An exception of `body` is thrown again here, after all threads have ended.
@@ -46,12 +49,22 @@ void on_threads(int64_t tasks, int64_t elements, const Body& body) {
   if (context.error) std::rethrow_exception(context.error);
 }
 
-// Calls work(task) for every task. Threads take the next task when they are free: tasks may differ in size.
+// How many tasks a thread takes at a time. Neighbours lie one behind the other in memory, and a processor that reads ahead begins
+// anew wherever a thread does: where memory is fast, AdamW on BERT-base takes 28.6 ms one by one and 27.1 by eight.
+inline int64_t tasks_at_a_time(int64_t tasks) {
+  static const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::clamp<int64_t>(tasks / (kTurnsPerCore * cores), 1, kMostAtATime);
+}
+
+// Calls work(task) for every task. Threads take the next tasks when they are free: tasks may differ in size.
 template <class Work>
 void share(int64_t tasks, int64_t elements, const Work& work) {
+  const int64_t taken = tasks_at_a_time(tasks);
   std::atomic<int64_t> next{0};
   on_threads(tasks, elements, [&] {
-    for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) work(task);
+    for (int64_t begin; (begin = next.fetch_add(taken, std::memory_order_relaxed)) < tasks;) {
+      for (int64_t task = begin; task < std::min(begin + taken, tasks); ++task) work(task);
+    }
   });
 }
 
