@@ -63,10 +63,8 @@ def recall(
             return None
         planned.append((outline, found))
     written, read = tensors_of(planned)
-    if not all(map(is_ordinary, written)):
-        return None  # the survey replaces or refuses such a state, and refuses such a parameter
     facts = find_facts(written, read, memory.facts)
-    if facts.known != memory.facts.known:
+    if facts.known is not memory.facts.known and facts.known != memory.facts.known:
         return None
     memory.facts = facts
     return planned, facts
@@ -99,14 +97,6 @@ def gather(
             return None
         found.params, found.grads, *found.states = lists  # type: ignore[assignment]
     return found
-
-
-def is_ordinary(tensors: Sequence[Any]) -> bool:
-    """Whether all of these are tensors that may be changed: none was made in ``torch.inference_mode()``."""
-    try:
-        return not any(map(Tensor.is_inference, tensors))
-    except TypeError:  # a user has put something else there
-        return False
 
 
 def tensors_of(planned: Surveyed) -> tuple[list[list[Tensor]], list[Tensor]]:
