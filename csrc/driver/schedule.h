@@ -19,7 +19,7 @@ inline ParallelFor parallel_for = nullptr;  // given by setup()
 
 constexpr int64_t kWorthThreads = 32768;  // elements; below, waking a thread takes longer than the work
 constexpr int64_t kSmallTask = 1 << 14;   // a task takes small tensors until they hold this many elements
-constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task; 64 K to 256 K measure alike
+constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task
 constexpr int64_t kMostTasks = 4096;      // stretches grow beyond that, to keep the list small for any model
 constexpr int64_t kTurnsPerCore = 32;     // at least, before a thread takes several tasks at a time
 constexpr int64_t kMostAtATime = 8;

@@ -177,6 +177,7 @@ extern const SweepMixes kAvx2SweepMixes[];
 extern const SweepMixes kAvx512SweepMixes[];
 extern const TwoPassMixes kBaselineTwoPassMixes[];
 extern const TwoPassMixes kAvx2TwoPassMixes[];
+extern const TwoPassMixes kAvx512TwoPassMixes[];
 extern const Kernels kBaseline;
 extern const Kernels kAvx2;
 extern const Kernels kAvx512;

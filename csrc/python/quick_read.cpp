@@ -62,11 +62,27 @@ bool same_settings(const Plan& plan, PyObject* attributes) {
   return find(attributes, names().backend) == plan.backend.get() && find(attributes, names().precision) == plan.precision.get();
 }
 
-// Gradients of the same parameters as last time. Whether one is a lazily negated view is asked before any address is read:
-// torch lets other threads run meanwhile.
+// Whether all gradients are plain tensors, and none a lazily negated view. Asked before any address is read: torch lets other
+// threads run meanwhile.
+bool are_plain(const Plan& plan, const Live& live, Py_ssize_t count) {
+  if (!plan.guard) {
+    return std::all_of(live.grads.begin(), live.grads.end(),
+                       [](const Owned& grad) { return !grad || grad.get() == Py_None || is_positive_plain(grad.get()); });
+  }
+  const Owned all(PyTuple_New(count));
+  if (!all) return false;
+  Py_ssize_t i = 0;
+  for (const Owned& grad : live.grads) {
+    if (grad && grad.get() != Py_None) PyTuple_SetItem(all.get(), i++, Py_NewRef(grad.get()));
+  }
+  return Owned(PyObject_Call(plan.guard.get(), all.get(), nullptr)).get() == Py_True;
+}
+
+// Gradients of the same parameters as last time.
 bool read_gradients(const Plan& plan, Live& live) {
   if (plan.present.size() != live.params.size()) return false;
   live.grads.reserve(live.params.size());
+  Py_ssize_t count = 0;
   for (size_t i = 0; i < live.params.size(); ++i) {
     if (plan.present[i] == Gradient::kNotAsked) {
       live.grads.emplace_back();
@@ -74,12 +90,10 @@ bool read_gradients(const Plan& plan, Live& live) {
     }
     Owned grad(PyObject_GetAttr(live.params[i], names().grad));
     if (!grad || (grad.get() != Py_None) != (plan.present[i] == Gradient::kPresent)) return false;
+    count += grad.get() != Py_None;
     live.grads.push_back(std::move(grad));
   }
-  for (const Owned& grad : live.grads) {
-    if (grad && grad.get() != Py_None && !is_positive_plain(grad.get())) return false;
-  }
-  return true;
+  return are_plain(plan, live, count);
 }
 
 // Replaces the address of one operand, if all else about the tensor is as it was; `known` moves on to the next operand. `elsewhere`

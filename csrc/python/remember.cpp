@@ -117,8 +117,8 @@ bool remember_bucket(PyObject* part, Plan& plan) {
 }  // namespace
 
 PyObject* remember(PyObject*, PyObject* arguments) {
-  PyObject *attributes, *increment, *clips, *present, *parts;
-  if (!PyArg_ParseTuple(arguments, "O!OOO!O!", &PyDict_Type, &attributes, &increment, &clips, &PyList_Type, &present,
+  PyObject *attributes, *increment, *clips, *guard, *present, *parts;
+  if (!PyArg_ParseTuple(arguments, "O!OOOO!O!", &PyDict_Type, &attributes, &increment, &clips, &guard, &PyList_Type, &present,
                         &PyList_Type, &parts)) {
     return nullptr;
   }
@@ -131,6 +131,7 @@ PyObject* remember(PyObject*, PyObject* arguments) {
   plan->precision = Owned::share(PyDict_GetItemWithError(attributes, names().precision));
   plan->increment_version = Owned::share(increment);
   if (clips != Py_None) plan->clips = Owned::share(clips);
+  if (guard != Py_None) plan->guard = Owned::share(guard);
   for (Py_ssize_t i = 0; i < PyList_Size(present); ++i) {
     PyObject* has = PyList_GetItem(present, i);
     plan->present.push_back(has == Py_None ? Gradient::kNotAsked : has == Py_True ? Gradient::kPresent : Gradient::kNone);

@@ -33,6 +33,7 @@ def remember(
     attributes: dict[str, Any],
     increment_version: Any,
     clips: Any,
+    guard: Any,
     present: list[bool | None],
     parts: list[tuple[Any, ...]],
 ) -> object | None: ...

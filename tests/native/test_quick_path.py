@@ -12,6 +12,7 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cases import CASES, Case, each_case, each_setting
+from ingot.step import quick as quick_path
 from training import assert_same, give_grads, make_params, set_grad, tensors_of, train, with_state
 
 # The last one is large enough for states in 8 bits.
@@ -209,3 +210,21 @@ def test_versions_are_counted() -> None:
     version = param._version
     optimizer.step()
     assert param._version == version + 1
+
+
+@pytest.mark.parametrize("guard", ["torch's guard", "one by one"])
+@pytest.mark.parametrize("kind", [torch._neg_view, torch.Tensor.to_sparse, Parameter])
+def test_a_gradient_of_another_kind_is_seen(
+    kind: Callable[[Tensor], Tensor], guard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without what this torch may not have: the check that torch.compile makes."""
+    if guard == "one by one":
+        monkeypatch.setattr(quick_path, "guard_of", lambda tensors, layout: None)
+    optimizer, param = steady()
+    taken = optimizer._quick
+    assert taken.step(taken.plan, vars(optimizer)) is True
+    before = param.detach().clone()
+    param.grad = kind(torch.ones(3))
+    plain_enough = kind is Parameter and guard == "one by one"
+    assert taken.step(taken.plan, vars(optimizer)) is plain_enough
+    assert torch.equal(param, before) is not plain_enough

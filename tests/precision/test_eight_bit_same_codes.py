@@ -15,6 +15,7 @@ SHAPES = [(64, 70), (4, 8, 12, 12)]
 # States whose new number comes out of a square root, which the other backends round correctly and `lists` does not.
 OUT_OF_ROOTS = {"adadelta": "acc_delta", "rmsprop": "momentum_buffer"}
 OUT_OF_ROOTS["rmsprop_tf"] = "momentum_buffer"
+ON_BORDERS = 0.001  # of the numbers of such a state, at most, lie between two codes to seven digits
 
 each_other_backend = pytest.mark.parametrize("backend", [b for b in TAKING if b != "reference"])
 each_rounding = pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -35,20 +36,26 @@ def states(case: Case, options: Options, rounding: str, backend: str) -> dict[st
 def test_codes_and_scales_are_those_of_the_reference(
     case: Case, options: Options, rounding: str, backend: str
 ) -> None:
-    """All codes, and every scale, to the last bit, but for scales behind the roots of `lists`.
+    """All codes, and every scale, to the last bit, but for what is behind the roots of `lists`.
 
-    `lists` takes roots with torch's kernel, which on a CPU rounds less than one float32 in a hundred to the wrong
-    neighbour. Where a state is computed from a root, that is a rounding or two in its largest number, which is the
-    scale. Codes could show it as well, in a number on the border between two codes to seven digits; none here does.
+    `lists` takes roots with torch's kernel, which on a CPU rounds some float32 to the wrong neighbour: one in a hundred
+    or one in five, depending on the processor. Where a state is computed from a root, that is a rounding or two in its
+    largest number, which is the scale, and another code for a number on the border between two, to seven digits.
     """
     ours = states(case, options, rounding, backend)
     theirs = states(case, options, rounding, "reference")
     assert list(ours) == list(theirs)
-    inexact = OUT_OF_ROOTS.get(case.name, "none") + "_scale" if backend == "lists" else "none"
+    inexact = OUT_OF_ROOTS.get(case.name, "none") if backend == "lists" else "none"
     for name, value in ours.items():
-        if not name.startswith("param "):
-            close = 5e-7 if name.startswith(inexact) else 0
-            torch.testing.assert_close(value, theirs[name], rtol=close, atol=0, msg=name)
+        if name.startswith("param "):
+            continue
+        if not name.startswith(inexact):
+            assert torch.equal(value, theirs[name]), name
+        elif name.startswith(inexact + "_scale"):
+            torch.testing.assert_close(value, theirs[name], rtol=5e-7, atol=0, msg=name)
+        else:
+            apart = (value.float() - theirs[name].float()).abs()
+            assert apart.max() <= 1 and apart.count_nonzero() <= ON_BORDERS * apart.numel(), name
 
 
 @each_setting

@@ -71,16 +71,16 @@ def is_ordinary(tensors: Sequence[Any]) -> bool:
         return False
 
 
-def guard_of(tensors: Sequence[Tensor]) -> Any:
+def guard_of(tensors: Sequence[Tensor], *, layout: bool = True) -> Any:
     """What torch.compile asks before it runs compiled code again: type, dispatch keys, device, shape and strides.
 
-    0.05 us per tensor, where Python needs 0.6. None if this torch has no such thing, or if it would not notice
-    inference tensors; it keeps no tensor alive.
+    0.05 us per tensor, where Python needs 0.6. Without ``layout`` it asks for neither shape nor strides. None if this
+    torch has no such thing, or if it would not notice inference tensors; it keeps no tensor alive.
     """
     if torch.is_inference_mode_enabled():
         return None
-    shapes: list[Any] = [[*tensor.shape] for tensor in tensors]
-    strides: list[Any] = [[*tensor.stride()] for tensor in tensors]
+    shapes: list[Any] = [[*each.shape] if layout else [None] * each.ndim for each in tensors]
+    strides: list[Any] = [[*each.stride()] if layout else [None] * each.ndim for each in tensors]
     try:
         guard = torch._C._dynamo.guards.TensorGuards(
             *tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides

@@ -16,6 +16,7 @@ from ingot.declare.options import may_change
 from ingot.declare.spec import Spec
 from ingot.reductions.norms import norm_dtype
 from ingot.step.bucket import Bucket
+from ingot.step.facts import guard_of
 from ingot.step.plan import Planner
 from ingot.step.roster import Groups
 
@@ -92,7 +93,10 @@ def remember(
         )
     clips = spec.clips if any(map(spec.clips, groups)) else None
     present = memory.settings.present
-    plan = core.remember(attributes, _increment_version, clips, present, parts)
+    by_ordinal = {i: g for b in buckets for i, g in zip(b.members.ordinals, b.grads, strict=True)}
+    guard = guard_of([by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], layout=False)
+    check = None if guard is None else guard.check
+    plan = core.remember(attributes, _increment_version, clips, check, present, parts)
     if plan is None:
         return None
     dtype = norm_dtype([bucket.grads[0] for bucket in buckets])
