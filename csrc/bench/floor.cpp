@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "driver/schedule.h"
+#include "loops/kernels.h"
 #include "python/interpreter.h"
 #include "python/tensors.h"
 
@@ -38,9 +39,12 @@ void touch(const Streams& streams, int64_t begin, int64_t end, uint32_t mask) {
     for (int k = 0; k < kWrites; ++k) s.write[k][i] ^= mixed & mask;
   };
   int64_t i = begin;
+  const bool ahead = kReads + kWrites > kFewStreams || !reads_few_ahead;
   for (; i + kStride <= end; i += kStride) {
-    for (int k = 0; k < kReads; ++k) prefetch(s.read[k], i);
-    for (int k = 0; k < kWrites; ++k) prefetch(s.write[k], i);
+    if (ahead) {
+      for (int k = 0; k < kReads; ++k) prefetch(s.read[k], i);
+      for (int k = 0; k < kWrites; ++k) prefetch(s.write[k], i);
+    }
 #pragma GCC ivdep
     for (int64_t j = i; j < i + kStride; ++j) word(j);
   }

@@ -103,6 +103,11 @@ struct TwoPassMixes {
   TwoPassMix math[kMixes];
 };
 
+// Whether this processor does better without prefetches in a loop over up to kFewStreams tensors: it reads that many ahead itself.
+// Given by choose_kernels().
+inline bool reads_few_ahead = false;
+constexpr int kFewStreams = 3;
+
 extern const int kVariantCount;
 extern const Math kWideMath[];  // the loops in double, by the number of the variant
 

@@ -26,9 +26,20 @@ std::array<Choice, 3> choices() {
 std::array<Choice, 1> choices() { return {{{&kBaseline, true}}}; }
 #endif
 
+// SGD with momentum over 256 tensors of 32 K elements, one thread: on AMD's Zen 5 2.35 ms without prefetches, 2.65 with them, and
+// over BERT-base 36.4 and 37.9. Four streams and more are alike or faster with them, there too; Intel's were not measured without.
+bool reads_few_ahead_itself() {
+#ifdef INGOT_X86
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 const Kernels* choose_kernels() {
+  reads_few_ahead = reads_few_ahead_itself();
   const char* wanted = std::getenv("INGOT_ISA");
   for (const Choice& choice : choices()) {
     if (wanted != nullptr && *wanted != '\0') {
