@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <thread>
 #include <vector>
 
 #include "float_mode.h"
@@ -21,11 +20,12 @@ constexpr int64_t kWorthThreads = 32768;  // elements; below, waking a thread ta
 constexpr int64_t kSmallTask = 1 << 14;   // a task takes small tensors until they hold this many elements
 constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task
 constexpr int64_t kMostTasks = 4096;      // stretches grow beyond that, to keep the list small for any model
-constexpr int64_t kTurnsPerCore = 32;     // at least, before a thread takes several tasks at a time
+constexpr int64_t kTurns = 32;            // of a thread at least, before it takes several tasks at a time
 constexpr int64_t kMostAtATime = 8;
 
-// Runs `body` on this thread and on as many threads of the pool as torch gives. `tasks` and `elements` say how much work there is,
-// to decide whether the pool is asked at all. An exception of `body` is thrown again here, after all threads have ended.
+// Runs `body` on this thread and on as many threads of the pool as torch gives, with the number of tasks that would be its share.
+// `tasks` and `elements` say how much work there is, to decide whether the pool is asked at all. An exception of `body` is thrown
+// again here, after all threads have ended.
 template <class Body>
 void on_threads(int64_t tasks, int64_t elements, const Body& body) {
   struct Context {
@@ -34,11 +34,11 @@ void on_threads(int64_t tasks, int64_t elements, const Body& body) {
     std::atomic<bool> failed;
     std::exception_ptr error;  // the first; written by the thread that set `failed`
   } context = {body, FloatMode::current(), {false}, nullptr};
-  const auto run = [](int64_t, int64_t, void* opaque) {
+  const auto run = [](int64_t begin, int64_t end, void* opaque) {
     Context& c = *static_cast<Context*>(opaque);
     const WithFloatMode mode(c.mode);
     try {
-      c.body();
+      c.body(end - begin);
     } catch (const std::exception&) {  // must not reach torch's pool, which would drop it
       if (!c.failed.exchange(true)) c.error = std::current_exception();
     }
@@ -49,19 +49,15 @@ void on_threads(int64_t tasks, int64_t elements, const Body& body) {
   if (context.error) std::rethrow_exception(context.error);
 }
 
-// How many tasks a thread takes at a time. Neighbours lie one behind the other in memory, and a processor that reads ahead begins
-// anew wherever a thread does: where memory is fast, AdamW on BERT-base takes 28.6 ms one by one and 27.1 by eight.
-inline int64_t tasks_at_a_time(int64_t tasks) {
-  static const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  return std::clamp<int64_t>(tasks / (kTurnsPerCore * cores), 1, kMostAtATime);
-}
-
-// Calls work(task) for every task. Threads take the next tasks when they are free: tasks may differ in size.
+// Calls work(task) for every task. Threads take the next tasks when they are free: tasks may differ in size. They take some at a
+// time where there are many: neighbours lie one behind the other in memory, and a processor that reads ahead begins anew wherever
+// a thread does. Where memory is fast, AdamW on BERT-base takes 28.6 ms one by one and 27.1 by eight. If work throws, the other
+// tasks are done but for those taken with that one.
 template <class Work>
 void share(int64_t tasks, int64_t elements, const Work& work) {
-  const int64_t taken = tasks_at_a_time(tasks);
   std::atomic<int64_t> next{0};
-  on_threads(tasks, elements, [&] {
+  on_threads(tasks, elements, [&](int64_t own) {
+    const int64_t taken = std::clamp<int64_t>(own / kTurns, 1, kMostAtATime);
     for (int64_t begin; (begin = next.fetch_add(taken, std::memory_order_relaxed)) < tasks;) {
       for (int64_t task = begin; task < std::min(begin + taken, tasks); ++task) work(task);
     }

@@ -104,7 +104,7 @@ void TwoPass::run_wave(Wave& wave, Workspace& workspace) const {
     for (int64_t i = task.tensor; i < task.last; ++i) run_small(stage, i);
   });
   for (Large& large : wave.large) large.totals = add_up(large.tensor, &partials[large.first_unit]);
-  on_threads(wave.units, wave.elements, [&] {
+  on_threads(wave.units, wave.elements, [&](int64_t) {
     Stage stage(table_, kernels_);
     units.take_again(wave.units, [&](int64_t number) {
       const Large& large = find(number);

@@ -15,10 +15,11 @@ namespace {
 
 using namespace ingot;
 
-// Stands in for torch's pool.
+// Stands in for torch's pool, which gives every thread a part of the range.
 int four_threads(int64_t begin, int64_t end, int64_t, void (*body)(int64_t, int64_t, void*), void* context) {
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) threads.emplace_back([=] { body(begin, end, context); });
+  const int64_t part = (end - begin + 3) / 4;
+  for (; begin < end; begin += part) threads.emplace_back([=] { body(begin, std::min(begin + part, end), context); });
   for (std::thread& thread : threads) thread.join();
   return 0;
 }
@@ -117,16 +118,26 @@ bool equal(const std::vector<std::vector<float>>& one, const std::vector<std::ve
   });
 }
 
-// What one task throws in a thread of the pool comes out here, and the other tasks are done.
-bool throws_again() {
-  std::vector<char> done(100);
+// Every task is done once, whether threads take one at a time or several.
+bool shares(int64_t tasks) {
+  std::vector<char> done(tasks);
+  share(tasks, kWorthThreads, [&](int64_t task) { ++done[task]; });
+  return std::count(done.begin(), done.end(), 1) == tasks;
+}
+
+// What one task throws in a thread of the pool comes out here, and the other tasks are done, but for those taken with it.
+bool throws_again(int64_t tasks, int64_t most_taken) {
+  std::vector<char> done(tasks);
+  const int64_t bad = tasks / 2;
   try {
-    share(100, kWorthThreads, [&](int64_t task) {
-      if (task == 50) throw std::bad_alloc();
-      done[task] = 1;
+    share(tasks, kWorthThreads, [&](int64_t task) {
+      if (task == bad) throw std::bad_alloc();
+      ++done[task];
     });
   } catch (const std::bad_alloc&) {
-    return std::count(done.begin(), done.end(), 1) == 99;
+    const auto after = std::find(done.begin() + bad, done.end(), 1);
+    return after - done.begin() <= bad + most_taken && std::count(done.begin(), done.begin() + bad, 1) == bad &&
+           std::count(after, done.end(), 1) == done.end() - after;
   }
   return false;
 }
@@ -135,8 +146,14 @@ bool throws_again() {
 
 int main() {
   parallel_for = four_threads;
-  if (!throws_again()) {
-    std::puts("an exception in a thread is lost");
+  for (const int64_t tasks : {1, 100, 1003, 4096}) {
+    if (!shares(tasks)) {
+      std::printf("of %d tasks some are not done once\n", static_cast<int>(tasks));
+      return 1;
+    }
+  }
+  if (!throws_again(100, 1) || !throws_again(1003, kMostAtATime)) {
+    std::puts("an exception in a thread is lost, or tasks with it");
     return 1;
   }
   for (int i = 0; i < kVariantCount; ++i) {
