@@ -63,13 +63,29 @@ def test_a_difference_is_seen(other, role):
         assert find_facts(written, read, first).known != first.known
 
 
-def test_in_inference_mode_tensors_look_alike_and_each_is_asked():
+@pytest.mark.parametrize("thing", [None, 3, "x"])
+def test_what_is_no_tensor_is_seen(thing):
+    written, read = [tensors(), tensors()], tensors()
+    first = find_facts(written, read)
+    written[1][2] = thing
+    assert find_facts(written, read, first).known is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_does_not_end_the_process():
+    written, read = [tensors(), tensors()], tensors()
+    first = find_facts(written, read)
+    written[1][2] = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)])
+    with pytest.raises(RuntimeError, match="NestedTensorImpl"):
+        find_facts(written, read, first)
+
+
+def test_inference_tensors_are_seen_in_inference_mode_too():
+    written, read = [tensors()], tensors()
     with torch.inference_mode():
-        written, read = [[torch.ones(3)]], [torch.ones(3)]
-    ordinary = [[torch.ones(3)]]
-    with torch.inference_mode():
-        first = find_facts(ordinary, read)
-        assert first.known is not None
+        first = find_facts(written, read)
+        assert first.guard is not None
+        written[0][1] = written[0][1].clone()
         assert find_facts(written, read, first).known is None
 
 
@@ -79,8 +95,20 @@ def test_a_torch_without_the_guard_will_do(monkeypatch, error):
         def __init__(self, *tensors, **sizes):
             raise error
 
-    monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", Missing)
+    monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", Missing, raising=False)
     written, read = [tensors()], tensors()
     first = find_facts(written, read)
     assert first.known is not None and first.guard is None
-    assert find_facts(written, read, first).known == first.known
+    monkeypatch.setattr(facts, "any_overlap", None)
+    monkeypatch.setattr(facts, "guard_of", None)
+    assert find_facts(written, read, first) == first
+
+
+def test_a_guard_that_sees_what_does_not_matter_is_made_again(monkeypatch):
+    written, read = [tensors()], tensors()
+    first = find_facts(written, read)
+    read[1].requires_grad_()
+    second = find_facts(written, read, first)
+    assert second == first._replace(guard=second.guard) and second.guard is not first.guard
+    monkeypatch.setattr(facts, "facts_of", None)
+    assert find_facts(written, read, second) is second

@@ -15,7 +15,8 @@ namespace ingot {
 
 // remember(attributes, increment_version, clips, guard, present, parts) -> a plan for quick_step
 //   attributes: vars(optimizer); clips: called with a group, its clippings; None if no group clips
-//   guard: called with all gradients, whether they are plain and none is lazily negated; None to ask each
+//   guard: called with all gradients; True if they are plain, none is lazily negated, and more (step/facts.py). Otherwise, or if
+//     it is None, each is asked
 //   present: whether each parameter has a gradient; None for one that the step is not about
 //   parts: a bucket each: (table, lists of tensors, group, scope, ordinals, positions, entries, scalars, by_count, counted, starts);
 //     tables are used up
@@ -88,7 +89,7 @@ struct Plan {
   Owned backend, precision;
   Owned increment_version;
   Owned clips;  // null: no group clips
-  Owned guard;  // null: every gradient is asked
+  Owned guard;  // null: none
   Py_ssize_t scopes = 0;
   std::vector<RememberedGroup> groups;
   std::vector<const void*> owners, slots;  // keys and values of the state

@@ -62,20 +62,26 @@ bool same_settings(const Plan& plan, PyObject* attributes) {
   return find(attributes, names().backend) == plan.backend.get() && find(attributes, names().precision) == plan.precision.get();
 }
 
+// Whether the guard finds all gradients as they were. If not, a gradient may differ in what does not matter here, as requires_grad,
+// or the thread may be in another mode, as torch.inference_mode().
+bool are_as_guarded(const Plan& plan, const Live& live, Py_ssize_t count) {
+  if (!plan.guard) return false;
+  const Owned all(PyTuple_New(count));
+  Py_ssize_t i = 0;
+  for (const Owned& grad : live.grads) {
+    if (all && grad && grad.get() != Py_None) PyTuple_SetItem(all.get(), i++, Py_NewRef(grad.get()));
+  }
+  const Owned answer(all ? PyObject_Call(plan.guard.get(), all.get(), nullptr) : nullptr);
+  PyErr_Clear();
+  return answer.get() == Py_True;
+}
+
 // Whether all gradients are plain tensors, and none a lazily negated view. Asked before any address is read: torch lets other
 // threads run meanwhile.
 bool are_plain(const Plan& plan, const Live& live, Py_ssize_t count) {
-  if (!plan.guard) {
-    return std::all_of(live.grads.begin(), live.grads.end(),
-                       [](const Owned& grad) { return !grad || grad.get() == Py_None || is_positive_plain(grad.get()); });
-  }
-  const Owned all(PyTuple_New(count));
-  if (!all) return false;
-  Py_ssize_t i = 0;
-  for (const Owned& grad : live.grads) {
-    if (grad && grad.get() != Py_None) PyTuple_SetItem(all.get(), i++, Py_NewRef(grad.get()));
-  }
-  return Owned(PyObject_Call(plan.guard.get(), all.get(), nullptr)).get() == Py_True;
+  return are_as_guarded(plan, live, count) || std::all_of(live.grads.begin(), live.grads.end(), [](const Owned& grad) {
+           return !grad || grad.get() == Py_None || is_positive_plain(grad.get());
+         });
 }
 
 // Gradients of the same parameters as last time.

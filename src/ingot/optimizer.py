@@ -145,7 +145,7 @@ class FusedOptimizer(Tracked):
             What the closure returned, else None.
         """
         quick = self._quick
-        if quick is not None and not call and not named and is_undisturbed(self):
+        if quick is not None and call in ((), (None,)) and not named and is_undisturbed(self):
             if quick.unsettled:
                 for group in self.param_groups:
                     self.check(group)

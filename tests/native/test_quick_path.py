@@ -205,6 +205,17 @@ def test_zero_grad_forgets_gradients() -> None:
     assert param.grad is not None and not param.grad.any()
 
 
+def test_without_a_closure_is_as_none_given() -> None:
+    """As Accelerate does; after a step with a closure nothing is remembered, as the next will have one, too."""
+    optimizer, param = steady()
+    taken = optimizer._quick
+    optimizer.step(None)
+    assert optimizer._quick is taken
+    assert optimizer.step(lambda: 3) == 3 and optimizer._quick is None
+    optimizer.step()
+    assert optimizer._quick is not None and optimizer.state[param]["step"] == 7
+
+
 def test_versions_are_counted() -> None:
     optimizer, param = steady()
     version = param._version
@@ -217,7 +228,7 @@ def test_versions_are_counted() -> None:
 def test_a_gradient_of_another_kind_is_seen(
     kind: Callable[[Tensor], Tensor], guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without what this torch may not have: the check that torch.compile makes."""
+    """With and without what a torch may not have: the check that torch.compile makes."""
     if guard == "one by one":
         monkeypatch.setattr(quick_path, "guard_of", lambda tensors, layout: None)
     optimizer, param = steady()
@@ -225,6 +236,16 @@ def test_a_gradient_of_another_kind_is_seen(
     assert taken.step(taken.plan, vars(optimizer)) is True
     before = param.detach().clone()
     param.grad = kind(torch.ones(3))
-    plain_enough = kind is Parameter and guard == "one by one"
+    plain_enough = kind is Parameter
     assert taken.step(taken.plan, vars(optimizer)) is plain_enough
     assert torch.equal(param, before) is not plain_enough
+
+
+def test_it_is_taken_in_inference_mode() -> None:
+    """Ordinary tensors may be updated there; the check of torch.compile says no, and each gradient is asked."""
+    optimizer, param = steady()
+    taken, before = optimizer._quick, param.detach().clone()
+    with torch.inference_mode():
+        set_grad(param, torch.ones(3))
+        assert taken.step(taken.plan, vars(optimizer)) is True
+    assert not torch.equal(param, before)

@@ -49,7 +49,9 @@ def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **s
             tracker = optimizer._tracker
             observation = None if tracker is None else tracker.observation()
             for chosen in everything.roster.rounds:
-                optimizer._quick = make_step(optimizer, everything, chosen, observation)
+                optimizer._quick = make_step(
+                    optimizer, everything, chosen, observation, again=closure is None
+                )
             if tracker is not None:
                 tracker.made_step(observation, everything.roster, optimizer.param_groups)
     if released is not None:
@@ -63,10 +65,13 @@ def make_step(
     everything: Whole,
     chosen: Sequence[int] | None,
     observation: Observation | None = None,
+    *,
+    again: bool = True,
 ) -> Quick | None:
     """Plan a step over the parameters with these ordinals (None for all), run it, and observe it if asked to.
 
-    If planning fails, processes that would wait for this one are told.
+    If planning fails, processes that would wait for this one are told. ``again``: whether the next step may be one of
+    the quick path.
 
     Returns:
         What the quick path needs for the next step like this one; None if it cannot be taken.
@@ -84,6 +89,6 @@ def make_step(
     optimizer._grad_norm = run(
         buckets, spec, groups, optimizer.state, everything, scale, observation
     )
-    if planner.recalled is None or scale is not None:
+    if not again or planner.recalled is None or scale is not None:
         return None
     return remember(vars(optimizer), planner, spec, groups, buckets)
