@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,18 @@ def test_a_race_gives_everybody_the_same_number_of_steps() -> None:
     counts = {len(entry.samples) for entry in entries}
     assert len(counts) == 1 and counts.pop() >= 2
     assert len({prepared.count(name) for name in "abc"}) == 1
-    assert prepared[-1] == "a", "the second round starts with the second contestant"
+
+
+def test_everybody_comes_after_everybody_else() -> None:
+    prepared: list[str] = []
+    entries = [
+        Entry(name, step=lambda: None, prepare=lambda name=name: prepared.append(name))
+        for name in "abcd"
+    ]
+    race(entries, rounds=20)
+    turns = [name for name, _ in groupby(prepared)]
+    follows = set(pairwise(turns))
+    assert follows == {(one, other) for one in "abcd" for other in "abcd" if one != other}
 
 
 def test_a_race_ends_by_rounds_or_by_the_clock() -> None:

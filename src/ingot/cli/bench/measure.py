@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import torch
 from torch import Tensor
@@ -142,8 +143,7 @@ def race(
         done, start = 0, time.perf_counter()
         while not enough(done, time.perf_counter() - start, rounds, seconds):
             # Who follows whom changes from round to round, so that nobody always comes after the same one.
-            for place in range(len(entries)):
-                index = (place + done) % len(entries)
+            for index in Random(done).sample(range(len(entries)), len(entries)):
                 turn(entries[index], last[index], burst)
                 tick()
             done += 1
