@@ -41,3 +41,12 @@ def same_random_numbers() -> Iterator[None]:
     yield
     assert torch.get_default_dtype() is torch.float32
     assert torch.is_grad_enabled()
+
+
+@pytest.fixture
+def roots_for_codes(monkeypatch: pytest.MonkeyPatch, backend: str, state_dtype: str | None) -> None:
+    """For tests that compare with another backend: correctly rounded roots where codes would show the others."""
+    from state_types import round_roots_correctly
+
+    if backend == "lists" and state_dtype == "8bit":
+        round_roots_correctly(monkeypatch)

@@ -121,6 +121,7 @@ def test_the_model_becomes_half(case: Case, backend: str) -> None:
 @each_backend
 @each_case
 @each_state_dtype
+@pytest.mark.usefixtures("roots_for_codes")
 def test_a_parameter_changed_by_hand_between_steps(
     case: Case, backend: str, state_dtype: str | None
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_parameter_changed_by_hand_between_steps(
 @each_backend
 @each_case
 @each_state_dtype
+@pytest.mark.usefixtures("roots_for_codes")
 def test_a_state_changed_by_hand_counts(case: Case, backend: str, state_dtype: str | None) -> None:
     """All of a state is set to zero: of codes its scales, which is what zeros are made of."""
     params, copies = (make_params(enough(SHAPES, state_dtype)) for _ in range(2))

@@ -12,6 +12,7 @@ from training import assert_same, give_grads, make_params, tensors_of, with_stat
 @each_backend
 @each_case
 @each_state_dtype
+@pytest.mark.usefixtures("roots_for_codes")
 def test_gradients_replaced_between_steps(
     case: Case, backend: str, state_dtype: str | None
 ) -> None:
@@ -43,6 +44,7 @@ def test_gradients_replaced_between_steps(
 @each_backend
 @each_case
 @each_state_dtype
+@pytest.mark.usefixtures("roots_for_codes")
 def test_gradients_that_share_memory(case: Case, backend: str, state_dtype: str | None) -> None:
     """One buffer for all gradients, as DistributedDataParallel has them."""
     params, copies = (make_params(enough([(6,), (3, 4), (5,)], state_dtype)) for _ in range(2))

@@ -8,7 +8,7 @@ from eight_bit_backends import TAKING
 from torch import Tensor
 
 from cases import Case, Options, each_setting
-from ingot.declare.words import sqrt
+from state_types import round_roots_correctly
 from training import make_params, tensors_of, train
 
 SHAPES = [(64, 70), (4, 8, 12, 12)]
@@ -65,8 +65,7 @@ def test_roots_are_all_that_lists_computes_otherwise(
 ) -> None:
     """With correctly rounded roots in their place nothing differs: the reason above is the whole reason."""
     theirs = states(case, options, rounding, "reference")
-    monkeypatch.setattr(torch, "_foreach_sqrt", lambda each: [*map(sqrt, each)])
-    monkeypatch.setattr(torch, "_foreach_sqrt_", lambda each: [x.copy_(sqrt(x)) for x in each])
+    round_roots_correctly(monkeypatch)
     ours = states(case, options, rounding, "lists")
     coded = any(value.dtype in (torch.int8, torch.uint8) for value in ours.values())
     for name, value in ours.items():
