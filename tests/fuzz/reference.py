@@ -88,6 +88,16 @@ def adam_step(e: Element, new: States) -> Bounded:
     return coarse / denominator(e, new)
 
 
+def rated(rate: Bounded, u: Bounded, divisor: Bounded) -> Bounded:
+    """The rate times an update that was divided by something.
+
+    An implementation may multiply before it divides, as torch's addcdiv does: where the rate times the dividend is a
+    subnormal number, it is rounded so much more coarsely.
+    """
+    step = rate * u
+    return Bounded(step.value, step.error + SUBNORMAL[step.unit] / divisor.value, step.unit)
+
+
 def adamw(e: Element, new: States) -> Bounded:
     keep = e.scalar(1 - Bounded(e.o["lr"]) * e.o["weight_decay"])
     p = e.p * keep if e.o["weight_decay"] else e.p
@@ -154,7 +164,8 @@ def adamp(e: Element, new: States) -> list[Bounded]:
     m, b1 = new["exp_avg"], o["betas"][0]
     if o["nesterov"]:
         m = e.scalar(b1) * m + e.scalar(1 - Bounded(b1)) * e.g
-    u = m / denominator(e, new)
+    divisor = denominator(e, new)
+    u = m / divisor
     shape, results = e.p.value.shape, []
     for rows in [(shape[0], -1), (1, -1)] if e.dimensions > 1 and e.p.value.size else []:
         verdict, projected = project(e, u, rows)
@@ -165,7 +176,7 @@ def adamp(e: Element, new: States) -> list[Bounded]:
         if verdict is True:
             return results
     p = e.p * e.scalar(1 - Bounded(o["lr"]) * o["weight_decay"]) if o["weight_decay"] else e.p
-    results.append(p - rate * u)
+    results.append(p - rated(rate, u, divisor))
     return results
 
 
@@ -203,11 +214,12 @@ def schedule(o: Options, done: int) -> float:
 def bert_adam(e: Element, new: States) -> Bounded:
     o = e.o
     v = new["max_exp_avg_sq" if o["amsgrad"] else "exp_avg_sq"]
-    u = new["exp_avg"] / (sqrt(v) + e.scalar(o["eps"]))
+    divisor = sqrt(v) + e.scalar(o["eps"])
+    u = new["exp_avg"] / divisor
     if o["weight_decay"] > 0:
         u = u + e.scalar(o["weight_decay"]) * e.p
     rate = o["lr"] * schedule(o, e.t - 1)
-    return e.p - e.scalar(Bounded(rate, 8 * DOUBLE * o["lr"])) * u
+    return e.p - rated(e.scalar(Bounded(rate, 8 * DOUBLE * o["lr"])), u, divisor)
 
 
 def adadelta_parts(e: Element) -> tuple[Bounded, Bounded, Bounded]:
