@@ -19,7 +19,7 @@ TITLE = "Handwritten digits: one small network, same start, same batches"
 NOTE = (
     "Training loss over the steps (mean of one epoch): agreement of two implementations, not a race.\n"
     "Every optimizer has its own learning rate and its own scale; the panels do not rank them.\n"
-    "Where training is unstable a difference in the last digit may grow, as late in LAMB and RMSpropTF."
+    "Where training is unstable a difference in the last digit may grow."
 )
 
 
@@ -60,5 +60,5 @@ def draw_pair(panel: Any, ours: Run, other: Run) -> None:
     panel.set_title(f"{ours.name}\n{ours.options}", fontsize=9)
     panel.set_yscale("log")
     title = f"largest difference: {apart:.1g} of the loss"
-    panel.legend(title=title, title_fontsize=8, fontsize=8, loc="upper right")
+    panel.legend(title=title, title_fontsize=8, fontsize=8, loc="best")
     panel.grid(alpha=0.3)

@@ -96,7 +96,7 @@ def contestants(steps: int, backend: str | None) -> list[tuple[Run, Run]]:
         pair(optim.NpuFusedAdadelta, torch.optim.Adadelta, lr=1.0),
         pair(optim.NpuFusedRMSprop, torch.optim.RMSprop, lr=1e-3),
         pair(optim.NpuFusedRMSpropTF, lr=5e-4, momentum=0.9),
-        pair(optim.NpuFusedLamb, lr=5e-3),
+        pair(optim.NpuFusedLamb, lr=3e-3),
         pair(optim.NpuFusedAdamP, lr=4e-3, weight_decay=1e-2),
         pair(optim.NpuFusedBertAdam, lr=2e-3, warmup=0.1, t_total=steps),
     ]
