@@ -13,8 +13,6 @@ namespace ingot {
 namespace {
 
 constexpr int kMostReads = 2, kMostWrites = 4;
-constexpr int64_t kStride = 16;   // words between two prefetches: one cache line per stream
-constexpr int64_t kAhead = 2048;  // bytes, as the loops of the optimizers (loops/loop.inc)
 
 // The tensors of one parameter, as 32-bit words.
 struct Streams {
@@ -40,13 +38,13 @@ void touch(const Streams& streams, int64_t begin, int64_t end, uint32_t mask) {
   };
   int64_t i = begin;
   const bool ahead = kReads + kWrites > kFewStreams || !reads_few_ahead;
-  for (; i + kStride <= end; i += kStride) {
+  for (; i + kPrefetchStep <= end; i += kPrefetchStep) {
     if (ahead) {
       for (int k = 0; k < kReads; ++k) prefetch(s.read[k], i);
       for (int k = 0; k < kWrites; ++k) prefetch(s.write[k], i);
     }
 #pragma GCC ivdep
-    for (int64_t j = i; j < i + kStride; ++j) word(j);
+    for (int64_t j = i; j < i + kPrefetchStep; ++j) word(j);
   }
   for (; i < end; ++i) word(i);
 }

@@ -10,7 +10,7 @@ namespace ingot {
 template <class Visit>
 void TwoPass::for_tiles(const Part& batch, Visit visit) const {
   const auto [index, begin, count] = span_of(batch);
-  if (count == 0) return;  // for_blocks took the whole batch
+  if (count == 0) return;  // for_mixed or for_blocks took the whole batch
   if (tensor(index).direct || count <= kTile) {
     visit(span_of(batch), batch.rows, batch.columns);
     return;
@@ -21,39 +21,47 @@ void TwoPass::for_tiles(const Part& batch, Visit visit) const {
   }
 }
 
-// Calls `visit` for the whole blocks of codes that a batch begins with, if they are rounded to nearest and there are loops for
-// them; returns the rest. Parts of a row are whole tiles: the sums of a tile are added up together.
+// How many columns of a batch loops over whole multiples of `unit` take: all, or the whole tiles of one row, because the sums of a
+// tile are added up together.
+int64_t TwoPass::whole_columns(const Part& batch, int64_t unit) const {
+  if (batch.columns % unit == 0) return batch.columns;
+  return batch.rows == 1 ? batch.columns / kTile * kTile : 0;
+}
+
+// Calls `visit` for what a batch begins with that loops over operands of several types take in their own memory; returns the rest.
+// Operands of the type of the math are not for these loops: the ordinary ones take them in place.
+template <class Visit>
+TwoPass::Part TwoPass::for_mixed(const Part& batch, Visit visit) const {
+  const int64_t mix = tensor(batch.tensor).mix;
+  if (mix < 0 || kernels_.two_pass_mixes == nullptr) return batch;
+  const TwoPassMix& loops = kernels_.two_pass_mixes[table_.variant].math[mix];
+  const int64_t whole = loops.apply != nullptr ? whole_columns(batch, kLanes) : 0;
+  if (whole > 0) visit(loops, in_place(batch, nullptr), whole);
+  return rest_of(batch, whole);
+}
+
+// The same for the whole blocks of codes, if they are rounded to nearest; other operands may pass through the stage.
 template <class Visit>
 TwoPass::Part TwoPass::for_blocks(const Part& batch, Visit visit) const {
   const auto [index, begin, count] = span_of(batch);
   const Tensor& t = tensor(index);
   const SweepMixes* mixes = kernels_.mixes_of(table_.variant);
-  if (!t.coded || mixes == nullptr || !table_.keys[0].empty() || begin % kBlock != 0) return batch;
-  int64_t whole = batch.columns;
-  if (whole % kBlock != 0) whole = batch.rows == 1 ? whole / kTile * kTile : 0;
+  if (!t.coded || mixes == nullptr || table_.is_stochastic() || begin % kBlock != 0) return batch;
+  const int64_t whole = whole_columns(batch, kBlock);
   const int64_t most = table_.only_codes(t) ? whole : kTile;
   for (int64_t i = 0; i < whole; i += most) {
     const int64_t length = std::min(most, whole - i);
     visit(mixes->blocks, Span{index, begin + i, batch.rows * length}, batch.rows, length);
   }
-  return {index, batch.row, batch.rows, batch.column + whole, batch.columns - whole};
+  return rest_of(batch, whole);
 }
 
 // The operands of a batch in their own memory, and the place of its updates if they are kept.
-Block TwoPass::in_place(const Part& batch, float* updates) const {
+Slice TwoPass::in_place(const Part& batch, float* updates) const {
   const int64_t begin = span_of(batch).begin;
-  Block block = stored_block(tensor(batch.tensor), begin);
-  if (updates != nullptr) block.update = updates + begin;
-  return block;
-}
-
-// The loops for operands of several types in their own memory. Null where there are none: such operands are copied through a
-// stage. Null as well where all operands are of the type of the math: the ordinary loops take these in place.
-const TwoPassMix* TwoPass::mixed_math(int64_t index) const {
-  const Tensor& t = tensor(index);
-  if (t.mix < 0 || t.length % kLanes != 0 || kernels_.two_pass_mixes == nullptr) return nullptr;
-  const TwoPassMix* mixed = &kernels_.two_pass_mixes[table_.variant].math[t.mix];
-  return mixed->apply != nullptr ? mixed : nullptr;
+  Slice slice = stored_slice(tensor(batch.tensor), begin);
+  if (updates != nullptr) slice.update = updates + begin;
+  return slice;
 }
 
 void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const {
@@ -63,24 +71,23 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, fl
     m.advance_and_sum(in_place(batch, updates), batch.rows, batch.columns, scalars_, sums);
     return;
   }
-  if (const TwoPassMix* mixed = mixed_math(batch.tensor)) {
-    mixed->advance_and_sum(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, sums);
-    return;
-  }
-  const Part rest = for_blocks(batch, [&](const TwoPassMix& loops, const Span& span, int64_t rows, int64_t length) {
+  Part rest = for_mixed(batch, [&](const TwoPassMix& loops, const Slice& slice, int64_t length) {
+    loops.advance_and_sum(slice, batch.rows, length, scalars_, sums);
+  });
+  rest = for_blocks(rest, [&](const TwoPassMix& loops, const Span& span, int64_t rows, int64_t length) {
     loops.advance_and_sum(stage.load_beside_codes(span, kParamBit | kGradBit), rows, length, scalars_, sums);
   });
   for_tiles(rest, [&](const Span& span, int64_t rows, int64_t length) {
     if (tensor(batch.tensor).coded) advance_blocks(stage, span);
     stage.load(span, kParamBit | kGradBit | kStateBits);
     if (tensor(batch.tensor).coded) {
-      m.sum(stage.block(), rows, length, scalars_, sums);
+      m.sum(stage.slice(), rows, length, scalars_, sums);
     } else if (table_.rounded_states) {
-      m.advance(stage.block(), span.count, scalars_);
+      m.advance(stage.slice(), span.count, scalars_);
       stage.store_and_reload_states(span);
-      m.sum(stage.block(), rows, length, scalars_, sums);
+      m.sum(stage.slice(), rows, length, scalars_, sums);
     } else {
-      m.advance_and_sum(stage.block(), rows, length, scalars_, sums);
+      m.advance_and_sum(stage.slice(), rows, length, scalars_, sums);
       stage.store(span, kStateBits);
     }
   });
@@ -94,7 +101,7 @@ void TwoPass::advance_blocks(Stage& stage, const Span& span) const {
   for (int64_t i = up(span.begin); i < end; i += kTile) {
     const Span blocks = {span.tensor, i, std::min(kTile, end - i)};
     stage.load(blocks, kParamBit | kGradBit | kStateBits);
-    math(span.tensor).advance(stage.block(), blocks.count, scalars_);
+    math(span.tensor).advance(stage.slice(), blocks.count, scalars_);
     stage.store(blocks, kStateBits);
   }
 }
@@ -107,7 +114,7 @@ void TwoPass::sum_again(Stage& stage, const Part& batch, RowSums& sums) const {
   const unsigned operands = kParamBit | kStateBits | (grad ? kGradBit : 0u);
   for_tiles(batch, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, operands);
-    math(batch.tensor).sum_for_finish(stage.block(), rows, length, scalars_, sums);
+    math(batch.tensor).sum_for_finish(stage.slice(), rows, length, scalars_, sums);
   });
 }
 
@@ -116,18 +123,17 @@ void TwoPass::apply(Stage& stage, const Part& batch, const double* keep, const d
     kernels_.apply_kept(in_place(batch, updates), batch.rows, batch.columns, scalars_, keep, rate);
     return;
   }
-  if (const TwoPassMix* mixed = mixed_math(batch.tensor)) {
-    mixed->apply(in_place(batch, nullptr), batch.rows, batch.columns, scalars_, keep, rate);
-    return;
-  }
+  Part rest = for_mixed(batch, [&](const TwoPassMix& loops, const Slice& slice, int64_t length) {
+    loops.apply(slice, batch.rows, length, scalars_, keep, rate);
+  });
   const unsigned operands = kParamBit | kStateBits | (variant_.direction_reads_grad ? kGradBit : 0u);
-  const Part rest = for_blocks(batch, [&](const TwoPassMix& loops, const Span& span, int64_t rows, int64_t length) {
+  rest = for_blocks(rest, [&](const TwoPassMix& loops, const Span& span, int64_t rows, int64_t length) {
     loops.apply(stage.load_beside_codes(span, operands), rows, length, scalars_, keep, rate);
     stage.store(span, kParamBit);
   });
   for_tiles(rest, [&](const Span& span, int64_t rows, int64_t length) {
     stage.load(span, operands);
-    math(batch.tensor).apply(stage.block(), rows, length, scalars_, keep, rate);
+    math(batch.tensor).apply(stage.slice(), rows, length, scalars_, keep, rate);
     stage.store(span, kParamBit);
   });
 }

@@ -12,7 +12,7 @@ void step_blocks(Stage& stage, const Table& table, const Kernels& kernels, const
   const Tensor& tensor = table.tensors[span.tensor];
   const SweepMixes* mixes = kernels.mixes_of(table.variant);
   const Math::Advance step = mixes != nullptr ? mixes->step_blocks : nullptr;
-  if (step == nullptr || !table.keys[0].empty()) return;
+  if (step == nullptr || table.is_stochastic()) return;
   int64_t whole = span.count / kBlock * kBlock;
   const int64_t most = table.only_codes(tensor) ? whole : kTile;
   const int64_t rest = span.count - whole;
@@ -28,10 +28,10 @@ void step_elements(Stage& stage, const Table& table, const Kernels& kernels, con
   const Tensor& tensor = table.tensors[span.tensor];
   const Variant& variant = kernels.variants[table.variant];
   const Math& math = variant.math(tensor.wide);
-  if (tensor.direct) return math.step(stored_block(tensor, span.begin), span.count, scalars);
+  if (tensor.direct) return math.step(stored_slice(tensor, span.begin), span.count, scalars);
   const SweepMixes* mixes = tensor.mix >= 0 ? kernels.mixes_of(table.variant) : nullptr;
   if (const Math::Advance step = mixes != nullptr ? mixes->step[tensor.mix] : nullptr) {
-    step(stored_block(tensor, span.begin), span.count / kLanes * kLanes, scalars);
+    step(stored_slice(tensor, span.begin), span.count / kLanes * kLanes, scalars);
     span.begin += span.count / kLanes * kLanes;  // the rest is staged
     span.count %= kLanes;
   }
@@ -42,12 +42,12 @@ void step_elements(Stage& stage, const Table& table, const Kernels& kernels, con
     span.count = std::min(kTile, end - span.begin);
     stage.load(span, kAll);
     if (table.rounded_states && !variant.looks_back) {
-      math.advance(stage.block(), span.count, scalars);
+      math.advance(stage.slice(), span.count, scalars);
       stage.store_and_reload_states(span);
-      math.update(stage.block(), span.count, scalars);
+      math.update(stage.slice(), span.count, scalars);
       stage.store(span, kParamBit);
     } else {
-      math.step(stage.block(), span.count, scalars);
+      math.step(stage.slice(), span.count, scalars);
       stage.store(span, kParamBit | kStateBits);
     }
   }
@@ -55,14 +55,15 @@ void step_elements(Stage& stage, const Table& table, const Kernels& kernels, con
 
 }  // namespace
 
-void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars) {
-  share(static_cast<int64_t>(table.tasks.size()), table.elements, [&](int64_t number) {
+void run_elementwise(const Job* begin, const Job* end, const Kernels& kernels) {
+  share_jobs(begin, end, [&](const Job& job, int64_t number) {
+    const Table& table = *job.table;
     const Task& task = table.tasks[number];
     Stage stage(table, kernels);
     for (int64_t i = task.tensor; i < task.last; ++i) {
       const Tensor& tensor = table.tensors[i];
-      const int64_t end = task.end > 0 ? task.end : tensor.count();
-      step_elements(stage, table, kernels, scalars, {i, task.begin, end - task.begin});
+      const int64_t last = task.end > 0 ? task.end : tensor.count();
+      step_elements(stage, table, kernels, *job.scalars, {i, task.begin, last - task.begin});
     }
   });
 }

@@ -23,14 +23,19 @@ void for_spans(const Table& table, const Task& task, Visit visit) {
   }
 }
 
-// One number per task, combined in the order of the tasks. How work is cut into tasks depends on the sizes of the tensors alone.
-template <class OfTask, class Combine>
-double reduce(const Table& table, OfTask of_task, Combine combine) {
-  std::vector<double> partials(table.tasks.size());
-  share(static_cast<int64_t>(table.tasks.size()), table.elements,
-        [&](int64_t number) { partials[number] = of_task(table.tasks[number]); });
+// One number per task. How work is cut into tasks depends on the sizes of the tensors alone.
+template <class OfTask>
+void measure_tasks(const Job* begin, const Job* end, OfTask of_task) {
+  share_jobs(begin, end, [&](const Job& job, int64_t number) {
+    job.table->partials[number] = of_task(*job.table, job.table->tasks[number]);
+  });
+}
+
+// They are combined in the order of the tasks.
+template <class Combine>
+double combine_tasks(const Table& table, Combine combine) {
   double result = 0;
-  for (const double partial : partials) result = combine(result, partial);
+  for (size_t i = 0; i < table.tasks.size(); ++i) result = combine(result, table.partials[i]);
   return result;
 }
 
@@ -44,31 +49,39 @@ double fold(double* lanes) {
 
 }  // namespace
 
-double sum_of_squares(const Table& table, const Kernels& kernels) {
-  const auto of_task = [&](const Task& task) {
+void sums_of_squares(const Job* begin, const Job* end, const Kernels& kernels, double* sums) {
+  measure_tasks(begin, end, [&](const Table& table, const Task& task) {
     Stage stage(table, kernels);
     double lanes[kLanes] = {};
     for_spans(table, task, [&](const Span& span) {
       stage.load(span, kGradBit);
-      kernels.squares[table.tensors[span.tensor].wide](stage.block().grad, span.count, lanes);
+      kernels.squares[table.tensors[span.tensor].wide](stage.slice().grad, span.count, lanes);
     });
     return fold(lanes);
-  };
-  return reduce(table, of_task, [](double a, double b) { return a + b; });
+  });
+  for (const Job* job = begin; job != end; ++job) *sums++ = combine_tasks(*job->table, [](double a, double b) { return a + b; });
+}
+
+double sum_of_squares(const Table& table, const Kernels& kernels) {
+  const Job job = {&table, nullptr};
+  double result;
+  sums_of_squares(&job, &job + 1, kernels, &result);
+  return result;
 }
 
 double largest_magnitude(const Table& table, const Kernels& kernels) {
   const auto larger = [](double a, double b) { return std::isnan(a) || a > b ? a : b; };
-  const auto of_task = [&](const Task& task) {
+  const Job job = {&table, nullptr};
+  measure_tasks(&job, &job + 1, [&](const Table& table, const Task& task) {
     Stage stage(table, kernels);
     double result = 0;
     for_spans(table, task, [&](const Span& span) {
       stage.load(span, kGradBit);
-      result = larger(result, kernels.largest[table.tensors[span.tensor].wide](stage.block().grad, span.count));
+      result = larger(result, kernels.largest[table.tensors[span.tensor].wide](stage.slice().grad, span.count));
     });
     return result;
-  };
-  return reduce(table, of_task, larger);
+  });
+  return combine_tasks(table, larger);
 }
 
 void scale(const Table& table, const Kernels& kernels, double factor) {
@@ -76,7 +89,7 @@ void scale(const Table& table, const Kernels& kernels, double factor) {
     Stage stage(table, kernels);
     for_spans(table, table.tasks[number], [&](const Span& span) {
       stage.load(span, kParamBit);
-      kernels.scale[table.tensors[span.tensor].wide](stage.block().param, span.count, factor);
+      kernels.scale[table.tensors[span.tensor].wide](stage.slice().param, span.count, factor);
       stage.store(span, kParamBit);
     });
   });

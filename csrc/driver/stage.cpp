@@ -14,22 +14,22 @@ float* scales_of(const Tensor& tensor, int state) { return static_cast<float*>(t
 
 }  // namespace
 
-Block stored_block(const Tensor& tensor, int64_t begin) {
-  Block block = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}, nullptr, {}};
+Slice stored_slice(const Tensor& tensor, int64_t begin) {
+  Slice slice = {address(tensor, kParam, begin), address(tensor, kGrad, begin), {}, nullptr, {}};
   for (int k = 0; k < kMaxStates; ++k) {
-    if (tensor.data[kState + k] != nullptr) block.state[k] = address(tensor, kState + k, begin);
-    if (tensor.coded) block.scales[k] = scales_of(tensor, kState + k) + begin / kBlock;
+    if (tensor.data[kState + k] != nullptr) slice.state[k] = address(tensor, kState + k, begin);
+    if (tensor.coded) slice.scales[k] = scales_of(tensor, kState + k) + begin / kBlock;
   }
-  return block;
+  return slice;
 }
 
 void Stage::point(int operand, void* values) {
-  if (operand == kParam) block_.param = values;
-  else if (operand == kGrad) block_.grad = values;
-  else block_.state[operand - kState] = values;
+  if (operand == kParam) slice_.param = values;
+  else if (operand == kGrad) slice_.grad = values;
+  else slice_.state[operand - kState] = values;
 }
 
-void* Stage::pointer(int operand) const { return operand == kParam ? block_.param : block_.state[operand - kState]; }
+void* Stage::pointer(int operand) const { return operand == kParam ? slice_.param : slice_.state[operand - kState]; }
 
 // The stored elements, consecutive: where they are, or a copy.
 const void* Stage::packed(const Span& span, int operand) {
@@ -60,16 +60,16 @@ void Stage::load(const Span& span, unsigned operands) {
   }
   if (table_.masters && (operands & kParamBit)) {
     const DType stored = table_.tensors[span.tensor].dtype[kStored];
-    kernels_.adopt[index_of(stored)](block_.param, packed(span, kStored), span.count);
+    kernels_.adopt[index_of(stored)](slice_.param, packed(span, kStored), span.count);
   }
 }
 
-Block Stage::load_beside_codes(const Span& span, unsigned operands) {
+Slice Stage::load_beside_codes(const Span& span, unsigned operands) {
   load(span, operands & ~kStateBits);
-  Block block = stored_block(table_.tensors[span.tensor], span.begin);
-  block.param = block_.param;
-  block.grad = block_.grad;
-  return block;
+  Slice slice = stored_slice(table_.tensors[span.tensor], span.begin);
+  slice.param = slice_.param;
+  slice.grad = slice_.grad;
+  return slice;
 }
 
 void Stage::bring_out(const Span& span, int operand, const void* values) {
@@ -78,7 +78,7 @@ void Stage::bring_out(const Span& span, int operand, const void* values) {
   void* target = view == nullptr ? address(tensor, operand, span.begin) : packed_.bytes;
   if (values == target) return;
   const int dtype = index_of(tensor.dtype[operand]);
-  const bool coded = is_code(tensor.dtype[operand]), keyed = operand != kStored && !table_.keys[0].empty();
+  const bool coded = is_code(tensor.dtype[operand]), keyed = operand != kStored && table_.is_stochastic();
   const bool noisy = keyed && kernels_.store_noisy[dtype] != nullptr;
   Noise noise = {keyed ? table_.keys[operand == kParam ? 0 : operand - kState + 1][span.tensor] : 0, span.begin, nullptr};
   if (coded) {
@@ -101,7 +101,7 @@ void Stage::store(const Span& span, unsigned operands) {
   for (int k = 0; k < kState + table_.states; ++k) {
     if ((operands & bit(k)) && k != kGrad) bring_out(span, k, pointer(k));
   }
-  if (table_.masters && (operands & kParamBit)) bring_out(span, kStored, block_.param);
+  if (table_.masters && (operands & kParamBit)) bring_out(span, kStored, slice_.param);
 }
 
 void Stage::store_and_reload_states(const Span& span) {

@@ -22,23 +22,23 @@ struct Span {
 };
 
 // The operands where they lie, whatever their type.
-Block stored_block(const Tensor& tensor, int64_t begin);
+Slice stored_slice(const Tensor& tensor, int64_t begin);
 
-// One per thread, on its stack. Operands that need no conversion are not copied: the block points at them.
+// One per thread, on its stack. Operands that need no conversion are not copied: the slice points at them.
 class Stage {
  public:
   Stage(const Table& table, const Kernels& kernels) : table_(table), kernels_(kernels) {}
 
-  // Points the block at the operands asked for.
+  // Points the slice at the operands asked for.
   void load(const Span& span, unsigned operands);
-  // Points a block at the parameter and the gradient, staged if need be, and at the 8-bit codes of the states in their own memory.
-  Block load_beside_codes(const Span& span, unsigned operands);
-  // Writes them back, where they are not in place anyway; a parameter with a master copy is written as well.
+  // Points a slice at the parameter and the gradient, staged if need be, and at the 8-bit codes of the states in their own memory.
+  Slice load_beside_codes(const Span& span, unsigned operands);
+  // Writes operands back that load() brought in, where they are not in place anyway; a parameter with a master copy is written as well.
   void store(const Span& span, unsigned operands);
   // Writes the states and reads them again: the direction is defined on states as they are stored.
   void store_and_reload_states(const Span& span);
 
-  const Block& block() const { return block_; }
+  const Slice& slice() const { return slice_; }
 
  private:
   struct alignas(64) Slot {
@@ -53,7 +53,7 @@ class Stage {
 
   const Table& table_;
   const Kernels& kernels_;
-  Block block_ = {};
+  Slice slice_ = {};
   Slot values_[kStored];
   Slot packed_;
   int64_t indices_[kTile];

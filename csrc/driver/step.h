@@ -15,11 +15,11 @@ namespace ingot {
 // After the last tensor: takes all memory that a step over the table will need.
 void schedule(Table& table, const Kernels& kernels);
 
-// A whole step of any optimizer.
-void run_table(const Table& table, const Kernels& kernels, const StepScalars& scalars);
+// A whole step of any optimizer, over one or more tables that do not overlap.
+void run_jobs(const Job* begin, const Job* end, const Kernels& kernels);
 
 // Elementwise optimizers: one sweep over every tensor.
-void run_elementwise(const Table& table, const Kernels& kernels, const StepScalars& scalars);
+void run_elementwise(const Job* begin, const Job* end, const Kernels& kernels);
 
 // What the first pass of a two-pass optimizer knows about a unit: the part of a large tensor that one thread takes.
 struct Partial {
@@ -94,12 +94,18 @@ class TwoPass {
     }
   }
   Span span_of(const Part& batch) const;
+  static Part rest_of(const Part& batch, int64_t columns) {
+    return {batch.tensor, batch.row, batch.rows, batch.column + columns, batch.columns - columns};
+  }
   template <class Visit>
   void for_tiles(const Part& batch, Visit visit) const;
+  int64_t whole_columns(const Part& batch, int64_t unit) const;
+  template <class Visit>
+  Part for_mixed(const Part& batch, Visit visit) const;
   template <class Visit>
   Part for_blocks(const Part& batch, Visit visit) const;
 
-  Block in_place(const Part& batch, float* updates) const;
+  Slice in_place(const Part& batch, float* updates) const;
   void advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, float* updates) const;
   void advance_blocks(Stage& stage, const Span& span) const;
   void sum_again(Stage& stage, const Part& batch, RowSums& sums) const;
@@ -122,7 +128,6 @@ class TwoPass {
 
   const Tensor& tensor(int64_t index) const { return table_.tensors[index]; }
   const Math& math(int64_t index) const { return variant_.math(tensor(index).wide); }
-  const TwoPassMix* mixed_math(int64_t index) const;
 
   const Table& table_;
   const Kernels& kernels_;

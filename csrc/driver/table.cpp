@@ -11,22 +11,6 @@ const char* const kNames[kOperands] = {
 
 const char* const kWrongType = "its type is not float32, bfloat16, float16 or float64";
 
-int64_t element_count(const DLTensor& tensor) {
-  int64_t count = 1;
-  for (int d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
-  return count;
-}
-
-bool is_row_major(const DLTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  int64_t expected = 1;
-  for (int d = tensor.ndim - 1; d >= 0; --d) {
-    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
-    expected *= tensor.shape[d];
-  }
-  return true;
-}
-
 // The operand in whose memory order all operands are gone through: the parameter, or its master copy. Sums are added up in that
 // order, so nothing but its shape and strides may decide it. A table of gradients alone has no parameters.
 const DLTensor& leader(const DLTensor* const* operands) {
@@ -49,6 +33,22 @@ std::vector<int64_t> strides_of(const DLTensor& tensor) {
 }
 
 }  // namespace
+
+int64_t element_count(const DLTensor& tensor) {
+  int64_t count = 1;
+  for (int d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
+  return count;
+}
+
+bool is_row_major(const DLTensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int d = tensor.ndim - 1; d >= 0; --d) {
+    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
+    expected *= tensor.shape[d];
+  }
+  return true;
+}
 
 std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
@@ -157,7 +157,7 @@ std::string TableBuilder::add_codes(Tensor& tensor, const DLTensor* const* opera
 
 // Loops of their own are for dense tensors that are not float32 throughout, rounded to nearest, without master copies.
 int8_t TableBuilder::mix_of(const Tensor& tensor) const {
-  if (tensor.direct || tensor.views >= 0 || !table_.keys[0].empty() || table_.masters) return -1;
+  if (tensor.direct || tensor.views >= 0 || table_.is_stochastic() || table_.masters) return -1;
   const auto states_are = [&](DType dtype) {
     return std::all_of(tensor.dtype + kState, tensor.dtype + kState + table_.states, [=](DType d) { return d == dtype; });
   };
@@ -184,7 +184,7 @@ std::string TableBuilder::lay_out(Tensor& tensor, const DLTensor* const* operand
     if (k != kGrad && may_overlap(view)) return std::string(kNames[k]) + ": some of its elements share memory";
     consecutive = consecutive && is_consecutive(view);
   }
-  if (!table_.keys[0].empty()) {
+  if (table_.is_stochastic()) {
     views->index = make_view(param.shape, row_major_strides(param).data(), order);
     consecutive = consecutive && is_consecutive(views->index);
   }

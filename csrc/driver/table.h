@@ -60,6 +60,7 @@ struct Table {
   // All memory that a step needs, taken before it begins: see schedule().
   int64_t elements = 0;
   std::vector<Task> tasks;
+  std::unique_ptr<double[]> partials;  // a number per task, for norms
   std::shared_ptr<Workspace> workspace;
 
   const View* view(const Tensor& tensor, int operand) const {
@@ -67,6 +68,8 @@ struct Table {
     const View& view = views[tensor.views]->operand[operand];
     return is_consecutive(view) ? nullptr : &view;
   }
+
+  bool is_stochastic() const { return !keys[0].empty(); }
 
   // Whether states are codes, and parameter and gradient float32 in one piece.
   bool only_codes(const Tensor& tensor) const {
@@ -95,6 +98,9 @@ class TableBuilder {
   int inner_dims_;            // dimensions at the end that belong to one element: 1 for the real view of a complex tensor
   unsigned unsigned_states_;  // bit k: codes of state k are unsigned
 };
+
+int64_t element_count(const DLTensor& tensor);
+bool is_row_major(const DLTensor& tensor);
 
 // The addresses between which the elements of a tensor lie; equal if it has none.
 std::pair<uintptr_t, uintptr_t> extent_of(const DLTensor& tensor);

@@ -118,14 +118,16 @@ void schedule(Table& table, const Kernels& kernels) {
   table.elements = 0;
   for (const Tensor& tensor : table.tensors) table.elements += tensor.count();
   cut_stretches(table);
+  table.partials = std::make_unique<double[]>(table.tasks.size());
   if (table.variant >= 0 && kernels.variants[table.variant].two_pass) {
     table.workspace = TwoPass(table, kernels, StepScalars{}).make_workspace();
   }
 }
 
-void run_table(const Table& table, const Kernels& kernels, const StepScalars& scalars) {
-  if (kernels.variants[table.variant].two_pass) TwoPass(table, kernels, scalars).run();
-  else run_elementwise(table, kernels, scalars);
+void run_jobs(const Job* begin, const Job* end, const Kernels& kernels) {
+  if (begin == end) return;
+  if (!kernels.variants[begin->table->variant].two_pass) return run_elementwise(begin, end, kernels);
+  for (const Job* job = begin; job != end; ++job) TwoPass(*job->table, kernels, *job->scalars).run();
 }
 
 }  // namespace ingot

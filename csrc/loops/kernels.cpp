@@ -27,9 +27,9 @@ struct BitsOf<double> {
 #include "measure.inc"
 
 // The second pass with updates that the first one kept. They are in cache, like the parameter: nothing to prefetch.
-void apply_kept(const Block& block, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate) {
-  float* param = static_cast<float*>(block.param);
-  const float* update = static_cast<const float*>(block.update);
+void apply_kept(const Slice& slice, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate) {
+  float* param = static_cast<float*>(slice.param);
+  const float* update = static_cast<const float*>(slice.update);
   apply_rows<float>(
       rows, length, keep, rate, [](int64_t) {}, [&](int64_t i, float k, float r) { param[i] = k * param[i] - r * update[i]; });
 }

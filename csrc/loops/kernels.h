@@ -28,7 +28,7 @@ constexpr int64_t kTile = 1024;
 constexpr int64_t kTileRows = 256;  // most rows of one kernel call
 
 // Consecutive elements of every operand, in the type of the math.
-struct Block {
+struct Slice {
   void* param;
   const void* grad;
   void* state[kMaxStates];
@@ -58,9 +58,9 @@ struct Totals {
 // The loops of one variant in one type. Blocks hold `rows` rows of `length` elements, one after the other: at most kTile
 // elements if there is more than one row.
 struct Math {
-  using Advance = void (*)(const Block&, int64_t count, const StepScalars&);
-  using SumRows = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
-  using Apply = void (*)(const Block&, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate);
+  using Advance = void (*)(const Slice&, int64_t count, const StepScalars&);
+  using SumRows = void (*)(const Slice&, int64_t rows, int64_t length, const StepScalars&, RowSums&);
+  using Apply = void (*)(const Slice&, int64_t rows, int64_t length, const StepScalars&, const double* keep, const double* rate);
   // For states in 16 bits, so in float only: the new states; then, from the states as they were stored, the parameter or (two
   // passes) the sums. Not for optimizers that look back: their updates do not depend on what was stored.
   Advance advance;
@@ -71,7 +71,7 @@ struct Math {
   // Two-pass optimizers: direction, then param = keep * param - rate * update.
   Apply apply;
   // The next two add to the sums they are given.
-  SumRows advance_and_sum;  // in float, it keeps the updates as well if the block has room for them, for apply_kept
+  SumRows advance_and_sum;  // in float, it keeps the updates as well if the slice has room for them, for apply_kept
   SumRows sum_for_finish;   // those that finish reads of a row; the others are undefined
 };
 
@@ -103,6 +103,13 @@ struct TwoPassMixes {
   TwoPassMix math[kMixes];
 };
 
+// Elements between two prefetches: one line of float32 per stream.
+constexpr int64_t kPrefetchStep = 16;
+
+// How far ahead of a loop to prefetch, in bytes per stream. From 1 to 4 KB all is alike for AdamW and its four streams; SGD
+// with three likes 2 KB better than 1 (medians on BERT-base 56.4 and 60.3 ms, on LoRA 4.29 and 4.43, one process).
+constexpr int64_t kAhead = 2048;
+
 // Whether this processor does better without prefetches in a loop over up to kFewStreams tensors of one type: it reads that many
 // ahead itself. With bfloat16 among them (mixed.inc) or more of them, prefetches made a step 4 to 25 % faster there, too. Given by
 // choose_kernels().
@@ -133,8 +140,8 @@ struct Variant {
   const Math& math(bool in_double) const { return in_double ? kWideMath[number] : narrow; }
 };
 
-// Which random bits a tensor is rounded with; `index` is that of its first element in the block, row-major. If the elements
-// of the block are not consecutive in row-major order, `indices` lists them.
+// Which random bits a tensor is rounded with; `index` is that of its first element in the slice, row-major. If the elements
+// of the slice are not consecutive in row-major order, `indices` lists them.
 struct Noise {
   uint32_t key;
   int64_t index;

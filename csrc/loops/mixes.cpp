@@ -20,8 +20,8 @@ namespace {
 #include "mixed.inc"
 
 template <class O>
-void step_mixed(const Block& block, int64_t count, const StepScalars& scalars) {
-  const O o(block, scalars);
+void step_mixed(const Slice& slice, int64_t count, const StepScalars& scalars) {
+  const O o(slice, scalars);
   const float keep = o.s.keep, rate = o.s.rate;
   for_whole(o, 0, count, [&](int64_t i) { o.template apply<true>(i, keep, rate); });
 }

@@ -17,14 +17,14 @@ namespace {
 #include "mixed.inc"
 
 template <class O>
-void sum_mixed(const Block& block, int64_t rows, int64_t length, const StepScalars& scalars, RowSums& sums) {
-  sum_long_rows<O::V::kSums, kFirst, true>(O(block, scalars), rows, length, sums);
+void sum_mixed(const Slice& slice, int64_t rows, int64_t length, const StepScalars& scalars, RowSums& sums) {
+  sum_long_rows<O::V::kSums, kFirst, true>(O(slice, scalars), rows, length, sums);
 }
 
 template <class O>
-void apply_mixed(const Block& block, int64_t rows, int64_t length, const StepScalars& scalars, const double* keep,
+void apply_mixed(const Slice& slice, int64_t rows, int64_t length, const StepScalars& scalars, const double* keep,
                  const double* rate) {
-  const O o(block, scalars);
+  const O o(slice, scalars);
   for (int64_t row = 0; row < rows; ++row) {
     const float k = static_cast<float>(keep[row]), r = static_cast<float>(rate[row]);
     for_whole(o, row * length, (row + 1) * length, [&](int64_t i) { o.template apply<false>(i, k, r); });

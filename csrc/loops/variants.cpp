@@ -15,12 +15,12 @@ namespace {
 #include "reduce.inc"
 
 // Computes all sums although `finish` reads only those over rows: the loop over all of them is compiled anyway, and one over fewer
-// would make the library larger. Where neither the update nor these sums read the gradient, the block has none. The parameter,
+// would make the library larger. Where neither the update nor these sums read the gradient, the slice has none. The parameter,
 // which is in cache, is then read in its place, for sums that nobody looks at.
 template <class V>
-void sum_for_finish(const Block& block, int64_t rows, int64_t length, const StepScalars& step, RowSums& sums) {
-  Block sufficient = block;
-  if constexpr (!V::kDirectionReadsGrad && !reads_grad(V::kRowSums)) sufficient.grad = block.param;
+void sum_for_finish(const Slice& slice, int64_t rows, int64_t length, const StepScalars& step, RowSums& sums) {
+  Slice sufficient = slice;
+  if constexpr (!V::kDirectionReadsGrad && !reads_grad(V::kRowSums)) sufficient.grad = slice.param;
   sum_rows<V, float, V::kSums, kAgain>(sufficient, rows, length, step, sums);
 }
 

@@ -55,26 +55,11 @@ bool add_list(PyObject* list, bool written, std::string& facts, std::vector<Exte
   return true;
 }
 
-int64_t elements_of(const DLTensor& tensor) {
-  int64_t count = 1;
-  for (int d = 0; d < tensor.ndim; ++d) count *= tensor.shape[d];
-  return count;
-}
-
-bool is_row_major(const DLTensor& tensor) {
-  int64_t expected = 1;
-  for (int d = tensor.ndim - 1; tensor.strides != nullptr && d >= 0; --d) {
-    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
-    expected *= tensor.shape[d];
-  }
-  return true;
-}
-
 // Whether a tensor fills its memory without gaps, in whatever order of its dimensions; it does not overlap itself.
 bool is_dense(const DLTensor& tensor) {
   int64_t span = 1;
   for (int d = 0; tensor.strides != nullptr && d < tensor.ndim; ++d) span += (tensor.shape[d] - 1) * tensor.strides[d];
-  return tensor.strides == nullptr || span == elements_of(tensor);
+  return tensor.strides == nullptr || span == element_count(tensor);
 }
 
 bool same_order(const DLTensor& one, const DLTensor& other) {
@@ -93,7 +78,7 @@ bool add_addresses(PyObject* list, const std::vector<PyObject*>& leaders, std::v
     DLTensor tensor, leader;
     if (!describe_quickly(PyList_GetItem(list, static_cast<Py_ssize_t>(i)), &tensor)) return false;
     found.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.data)) + static_cast<int64_t>(tensor.byte_offset));
-    if (elements_of(tensor) == 0) continue;
+    if (element_count(tensor) == 0) continue;
     if (!describe_quickly(leaders[i], &leader)) return false;
     if (is_row_major(tensor) && is_row_major(leader)) continue;
     if (leader.strides == nullptr || !is_dense(leader) || !same_order(leader, tensor)) return false;
@@ -122,7 +107,7 @@ PyObject* addresses(PyObject*, PyObject* lists) {
     DLTensor tensor;
     leaders.push_back(PyList_GetItem(params, i));
     readable = describe_quickly(leaders.back(), &tensor);
-    if (readable) sizes.push_back(elements_of(tensor));
+    if (readable) sizes.push_back(element_count(tensor));
   }
   for (Py_ssize_t k = 0; readable && k < PyList_Size(lists); ++k) {
     readable = add_addresses(PyList_GetItem(lists, k), leaders, found, &row_major);

@@ -63,21 +63,13 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
 
 // Running --------------------------------------------------------------------------------------------------------------
 
-bool read_scalars(const Table& table, PyObject* scalars, double grad_scale, StepScalars* out) {
-  const int count = kernels->variants[table.variant].scalars;
-  if (!PyTuple_Check(scalars) || PyTuple_Size(scalars) != count) {
-    PyErr_Format(PyExc_ValueError, "expected a tuple of %d scalars", count);
-    return false;
-  }
-  for (int k = 0; k < count; ++k) {
-    out->wide[k] = PyFloat_AsDouble(PyTuple_GetItem(scalars, k));
-    out->narrow[k] = static_cast<float>(out->wide[k]);
-  }
-  out->grad_scale = grad_scale;
-  return PyErr_Occurred() == nullptr;
+// A table that remember() has taken over is empty.
+const Table* table_of(PyObject* capsule) {
+  const auto* table = static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName));
+  if (table == nullptr || table->variant >= 0) return table;
+  PyErr_SetString(PyExc_ValueError, "the table was handed to remember()");
+  return nullptr;
 }
-
-const Table* table_of(PyObject* capsule) { return static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName)); }
 
 // run(table, scalars, grad_scale)
 PyObject* run(PyObject*, PyObject* arguments) {
@@ -86,8 +78,10 @@ PyObject* run(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "OOd", &capsule, &given, &grad_scale)) return nullptr;
   const Table* table = table_of(capsule);
   StepScalars scalars = {};
-  if (table == nullptr || !read_scalars(*table, given, grad_scale, &scalars)) return nullptr;
-  without_lock([&] { run_table(*table, *kernels, scalars); });
+  scalars.grad_scale = grad_scale;
+  if (table == nullptr || !read_scalars(*table, given, &scalars)) return nullptr;
+  const Job job = {table, &scalars};
+  without_lock([&] { run_jobs(&job, &job + 1, *kernels); });
   Py_RETURN_NONE;
 }
 
@@ -123,7 +117,8 @@ PyObject* first(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "OOdO", &capsule, &given, &grad_scale, &out)) return nullptr;
   const Table* table = table_of(capsule);
   StepScalars scalars = {};
-  if (!check_two_pass(table) || !read_scalars(*table, given, grad_scale, &scalars)) return nullptr;
+  scalars.grad_scale = grad_scale;
+  if (!check_two_pass(table) || !read_scalars(*table, given, &scalars)) return nullptr;
   const int64_t count = total_rows(*table);
   double* sums = doubles(out, count * sum_count(*table));
   if (sums == nullptr && PyErr_Occurred() != nullptr) return nullptr;
@@ -138,7 +133,8 @@ PyObject* second(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "OOdOO", &capsule, &given, &grad_scale, &keeps, &rates)) return nullptr;
   const Table* table = table_of(capsule);
   StepScalars scalars = {};
-  if (!check_two_pass(table) || !read_scalars(*table, given, grad_scale, &scalars)) return nullptr;
+  scalars.grad_scale = grad_scale;
+  if (!check_two_pass(table) || !read_scalars(*table, given, &scalars)) return nullptr;
   const double* keep = doubles(keeps, total_rows(*table));
   const double* rate = doubles(rates, total_rows(*table));
   if (PyErr_Occurred() != nullptr) return nullptr;

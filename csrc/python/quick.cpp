@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "driver/keys.h"
 #include "driver/measure.h"
-#include "driver/schedule.h"
 #include "driver/step.h"
 #include "interpreter.h"
 #include "tensors.h"
@@ -14,39 +14,20 @@
 namespace ingot {
 namespace {
 
-// One clipping that a group asks for, as ingot.declare.spec.Clip.
-struct Clipping {
-  double max_norm;
-  bool over_all;
-  double slack;
-};
-
-// What one bucket runs with.
-struct Ready {
-  StepScalars scalars = {};
-  Owned step;  // its number
-  std::vector<Clipping> clips;
-};
-
 bool read_scalars(const RememberedBucket& bucket, const Live& live, int64_t done, Ready& ready) {
-  PyObject* group = live.groups[bucket.group];
+  PyObject* group = live.groups[bucket.group].get();
   ready.step = Owned(PyLong_FromLongLong(done + 1));
   const Owned second(PyLong_FromLong(2));
   PyObject* step = bucket.by_count ? ready.step.get() : second.get();
   const Owned values(PyObject_CallFunctionObjArgs(bucket.scalars.get(), group, step, nullptr));
-  const int count = kernels->variants[bucket.table.variant].scalars;
-  if (!values || !PyTuple_Check(values.get()) || PyTuple_Size(values.get()) != count) return false;
-  for (int k = 0; k < count; ++k) {
-    ready.scalars.wide[k] = PyFloat_AsDouble(PyTuple_GetItem(values.get(), k));
-    ready.scalars.narrow[k] = static_cast<float>(ready.scalars.wide[k]);
-  }
+  if (!values || !read_scalars(bucket.table, values.get(), &ready.scalars)) return false;
   PyObject* maximize = find(group, names().maximize);
   ready.scalars.grad_scale = maximize != nullptr && PyObject_IsTrue(maximize) == 1 ? -1.0 : 1.0;
   return PyErr_Occurred() == nullptr;
 }
 
 bool read_keys(RememberedBucket& bucket, const Live& live, int64_t step) {
-  PyObject* seed = find(live.groups[bucket.group], names().rounding_seed);
+  PyObject* seed = find(live.groups[bucket.group].get(), names().rounding_seed);
   const uint64_t number = seed != nullptr && PyLong_Check(seed) ? PyLong_AsUnsignedLongLong(seed) : 0;
   if (seed == nullptr || PyErr_Occurred() != nullptr) return false;
   const uint32_t base = step_key(number, static_cast<uint64_t>(step));
@@ -58,8 +39,9 @@ bool read_keys(RememberedBucket& bucket, const Live& live, int64_t step) {
   return true;
 }
 
-bool read_clips(const Plan& plan, const RememberedBucket& bucket, const Live& live, Ready& ready) {
-  const Owned clips(PyObject_CallFunctionObjArgs(plan.clips.get(), live.groups[bucket.group], nullptr));
+bool read_clips(const Plan& plan, const RememberedBucket& bucket, Ready& ready) {
+  ready.clips.clear();
+  const Owned clips(PyObject_CallFunctionObjArgs(plan.clips.get(), plan.live.groups[bucket.group].get(), nullptr));
   if (!clips || !PyTuple_Check(clips.get())) return false;
   for (Py_ssize_t c = 0; c < PyTuple_Size(clips.get()); ++c) {
     Clipping clip;
@@ -72,18 +54,50 @@ bool read_clips(const Plan& plan, const RememberedBucket& bucket, const Live& li
   return true;
 }
 
-// Multiplies the clip coefficients into the scales, as ingot.reductions.norms.clip_in_step does; returns the norm of all.
-double clip(const Plan& plan, std::vector<Ready>& ready) {
-  std::vector<double> squares(plan.scopes);
-  without_lock([&] {
-    for (const auto& bucket : plan.buckets) squares[bucket->scope] += sum_of_squares(bucket->table, *kernels);
-  });
-  double all = 0;
-  for (const double value : squares) all += value;
+// Everything the step needs of Python; false, and nothing has been changed, if something is not as it was.
+bool read_all(Plan& plan, PyObject* attributes) {
+  if (!read_objects(plan, attributes)) return false;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    double& scale = ready[b].scalars.grad_scale;
-    for (const Clipping& clip : ready[b].clips) {
-      const double norm = std::sqrt(clip.over_all ? all : squares[plan.buckets[b]->scope]) * std::fabs(scale);
+    RememberedBucket& bucket = *plan.buckets[b];
+    int64_t done = 1;
+    if (!read_count(bucket, plan.live, &done) || !read_scalars(bucket, plan.live, done, plan.ready[b])) return false;
+    if (bucket.table.is_stochastic() && !read_keys(bucket, plan.live, done + 1)) return false;
+    if (plan.clips && !read_clips(plan, bucket, plan.ready[b])) return false;
+  }
+  return read_addresses(plan);
+}
+
+// Whether what went wrong while reading will go wrong again on the whole path, which reports it. Anything else, such as
+// KeyboardInterrupt or the exception of a signal handler, came from elsewhere and would be lost.
+bool will_come_again() {
+  PyObject* const kinds[] = {PyExc_TypeError,   PyExc_ValueError,     PyExc_ArithmeticError,
+                             PyExc_LookupError, PyExc_AttributeError, PyExc_RuntimeError};
+  return PyErr_Occurred() == nullptr ||
+         std::any_of(std::begin(kinds), std::end(kinds), [](PyObject* kind) { return PyErr_ExceptionMatches(kind) != 0; });
+}
+
+// From here until the loops have ended, no memory is taken, and no Python code of this thread runs.
+void commit(const Plan& plan) {
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    if (!plan.buckets[b]->counted) continue;
+    for (const int64_t position : plan.buckets[b]->positions) {
+      PyDict_SetItem(plan.live.slots[position].get(), names().step, plan.ready[b].step.get());  // the key is there
+    }
+  }
+}
+
+// Multiplies the clip coefficients into the scales, as ingot.reductions.norms.clip_in_step does; returns the norm of all.
+double clip(Plan& plan) {
+  sums_of_squares(plan.jobs.data(), plan.jobs.data() + plan.jobs.size(), *kernels, plan.squares.data());
+  double* const of_scope = plan.squares.data() + plan.jobs.size();
+  std::fill_n(of_scope, plan.scopes, 0.0);
+  for (size_t b = 0; b < plan.buckets.size(); ++b) of_scope[plan.buckets[b]->scope] += plan.squares[b];
+  double all = 0;
+  for (Py_ssize_t scope = 0; scope < plan.scopes; ++scope) all += of_scope[scope];
+  for (size_t b = 0; b < plan.buckets.size(); ++b) {
+    double& scale = plan.ready[b].scalars.grad_scale;
+    for (const Clipping& clip : plan.ready[b].clips) {
+      const double norm = std::sqrt(clip.over_all ? all : of_scope[plan.buckets[b]->scope]) * std::fabs(scale);
       const double coefficient = clip.max_norm / (norm + clip.slack);
       scale *= coefficient > 1.0 ? 1.0 : coefficient;  // NaN stays NaN
     }
@@ -91,53 +105,35 @@ double clip(const Plan& plan, std::vector<Ready>& ready) {
   return std::sqrt(all);
 }
 
-// Everything the step needs of Python; false, and nothing has been changed, if something is not as it was.
-bool read_all(Plan& plan, PyObject* attributes, Live& live, std::vector<Ready>& ready) {
-  if (!read_objects(plan, attributes, live)) return false;
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    RememberedBucket& bucket = *plan.buckets[b];
-    int64_t done = 1;
-    if (!read_count(bucket, live, &done) || !read_scalars(bucket, live, done, ready[b])) return false;
-    if (!bucket.table.keys[0].empty() && !read_keys(bucket, live, done + 1)) return false;
-    if (plan.clips && !read_clips(plan, bucket, live, ready[b])) return false;
-  }
-  return read_addresses(plan, live);
-}
-
-void commit(const Plan& plan, const Live& live, const std::vector<Ready>& ready) {
-  for (size_t b = 0; b < plan.buckets.size(); ++b) {
-    if (!plan.buckets[b]->counted) continue;
-    for (const int64_t position : plan.buckets[b]->positions) {
-      PyDict_SetItem(live.slots[position], names().step, ready[b].step.get());  // the key is there: nothing is allocated
-    }
-  }
-}
-
-void run_all(const Plan& plan, const std::vector<Ready>& ready) {
+// Returns the norm of all gradients before they were clipped, 0 if they are not.
+double run_all(Plan& plan) {
   int64_t elements = 0;
   for (const auto& bucket : plan.buckets) elements += bucket->table.elements;
+  double norm = 0;
   const auto work = [&] {
-    for (size_t b = 0; b < plan.buckets.size(); ++b) run_table(plan.buckets[b]->table, *kernels, ready[b].scalars);
+    if (plan.clips) norm = clip(plan);
+    run_jobs(plan.jobs.data(), plan.jobs.data() + plan.jobs.size(), *kernels);
   };
   // So little work is done sooner than another thread could take over the interpreter lock.
   if (elements < kWorthThreads) work();
   else without_lock(work);
+  return norm;
 }
 
-// Tells autograd what was changed. States are nobody's but the optimizer's: no graph holds them.
-bool count_versions(const Plan& plan, const Live& live) {
-  const auto is_changed = [](Gradient gradient) { return gradient == Gradient::kPresent; };
-  Owned changed;
-  if (live.groups.size() == 1 && std::all_of(plan.present.begin(), plan.present.end(), is_changed)) {
-    changed = Owned::share(find(live.groups[0], names().params));
-  } else {
-    changed = Owned(PyList_New(0));
-    for (size_t i = 0; changed && i < live.params.size(); ++i) {
-      if (is_changed(plan.present[i]) && PyList_Append(changed.get(), live.params[i]) != 0) return false;
-    }
+// While it is alive, no other step is made with the plan: not by another thread, nor by what a finalizer calls.
+class InUse {
+ public:
+  explicit InUse(Plan& plan) : plan_(plan) { plan_.running = true; }
+  ~InUse() {
+    for (auto* objects : {&plan_.live.groups, &plan_.live.params, &plan_.live.slots, &plan_.live.grads}) objects->clear();
+    plan_.live.changed = Owned();
+    plan_.running = false;
   }
-  return changed && Owned(PyObject_CallFunctionObjArgs(plan.increment_version.get(), changed.get(), nullptr));
-}
+  InUse(const InUse&) = delete;
+
+ private:
+  Plan& plan_;
+};
 
 }  // namespace
 
@@ -146,33 +142,37 @@ PyObject* quick_step(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     PyErr_SetString(PyExc_TypeError, "expected a plan and a dict");
     return nullptr;
   }
-  PyObject* attributes = arguments[1];
   auto* plan = static_cast<Plan*>(PyCapsule_GetPointer(arguments[0], kPlanName));
   if (plan == nullptr) return nullptr;
-  Live live;
-  std::vector<Ready> ready(plan->buckets.size());
-  if (!read_all(*plan, attributes, live, ready)) {
-    PyErr_Clear();  // the whole path, which is taken next, will meet the same error and report it
+  if (plan->running) Py_RETURN_FALSE;
+  const InUse in_use(*plan);
+  if (!read_all(*plan, arguments[1])) {
+    if (!will_come_again()) return nullptr;
+    PyErr_Clear();
     Py_RETURN_FALSE;
   }
-  const double norm = plan->clips ? clip(*plan, ready) : 0.0;
-  commit(*plan, live, ready);
-  run_all(*plan, ready);
-  if (!count_versions(*plan, live)) return nullptr;
+  commit(*plan);
+  const double norm = run_all(*plan);
+  // Tells autograd what was changed. States are nobody's but the optimizer's: no graph holds them.
+  const Owned told(PyObject_CallFunctionObjArgs(plan->increment_version.get(), plan->live.changed.get(), nullptr));
+  if (!told) return nullptr;
   if (plan->clips) return PyFloat_FromDouble(norm);
   Py_RETURN_TRUE;
 }
 
 PyObject* forget_gradients(PyObject*, PyObject* groups) {
-  for (Py_ssize_t g = 0; PyList_Check(groups) && g < PyList_Size(groups); ++g) {
+  std::vector<Owned> params;
+  if (!PyList_CheckExact(groups)) Py_RETURN_FALSE;
+  for (Py_ssize_t g = 0; g < PyList_Size(groups); ++g) {
     PyObject* group = PyList_GetItem(groups, g);
-    PyObject* params = PyDict_Check(group) ? find(group, names().params) : nullptr;
-    for (Py_ssize_t i = 0; params != nullptr && i < PyList_Size(params); ++i) {
-      if (PyObject_SetAttr(PyList_GetItem(params, i), names().grad, Py_None) != 0) return nullptr;
-    }
+    PyObject* list = PyDict_Check(group) ? find(group, names().params) : nullptr;
+    if (list == nullptr || !PyList_CheckExact(list)) Py_RETURN_FALSE;
+    for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) params.push_back(Owned::share(PyList_GetItem(list, i)));
   }
-  if (PyErr_Occurred() != nullptr) return nullptr;
-  Py_RETURN_NONE;
+  for (const Owned& param : params) {
+    if (PyObject_SetAttr(param.get(), names().grad, Py_None) != 0) return nullptr;
+  }
+  Py_RETURN_TRUE;
 }
 
 }  // namespace ingot

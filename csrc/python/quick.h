@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "driver/table.h"
+#include "driver/schedule.h"
 
 namespace ingot {
 
-// remember(attributes, increment_version, clips, guard, present, parts) -> a plan for quick_step
-//   attributes: vars(optimizer); clips: called with a group, its clippings; None if no group clips
+// remember(attributes, increment_version, refits, clips, guard, present, parts) -> a plan for quick_step
+//   attributes: vars(optimizer)
+//   refits: called with the number of a group and the group, one of whose options is another object now; True if the plan holds
+//   clips: called with a group, its clippings; None if no group clips
 //   guard: called with all gradients; True if they are plain, none is lazily negated, and more (step/facts.py). Otherwise, or if
 //     it is None, each is asked
 //   present: whether each parameter has a gradient; None for one that the step is not about
@@ -26,7 +28,7 @@ PyObject* remember(PyObject* self, PyObject* arguments);
 // all gradients before they were clipped
 PyObject* quick_step(PyObject* self, PyObject* const* arguments, Py_ssize_t count);
 
-// forget_gradients(param_groups): param.grad = None for all
+// forget_gradients(param_groups): param.grad = None for all; False, and nothing was done, if these are no lists
 PyObject* forget_gradients(PyObject* self, PyObject* groups);
 
 constexpr const char* kPlanName = "ingot._native.plan";
@@ -73,21 +75,46 @@ struct RememberedGroup {
 struct RememberedBucket {
   Table table;
   Py_ssize_t group;
-  Py_ssize_t scope;  // group and type of the parameters: what one norm may be taken over
-  bool counted;      // the step count is kept in the state
-  bool by_count;     // the scalars depend on the step count; if not, they are those of any step but the first
-  Owned entries;     // names in the state of a parameter: its states, then the master copy
-  Owned scalars;     // called with group and step
+  Py_ssize_t scope;              // group and type of the parameters: what one norm may be taken over
+  bool counted;                  // the step count is kept in the state
+  bool by_count;                 // the scalars depend on the step count; if not, they are those of any step but the first
+  Owned entries;                 // names in the state of a parameter: its states, then the master copy
+  Owned scalars;                 // called with group and step
+  std::vector<PyObject*> names;  // the items of `entries`
   std::vector<int64_t> ordinals, positions, starts;
-  std::vector<int64_t> layout;  // of every operand of every tensor: see describe_layout
+  // Of every operand of every tensor: type, number of dimensions, bytes from the first element to behind the last, shape, strides.
+  std::vector<int64_t> layout;
+  std::vector<std::pair<int64_t, int>> unsure;  // tensor and operand: may_be_negated, and no gradient
 
   int64_t size() const { return static_cast<int64_t>(table.tensors.size()); }
+};
+
+// One clipping that a group asks for, as ingot.declare.spec.Clip.
+struct Clipping {
+  double max_norm;
+  bool over_all;
+  double slack;
+};
+
+// What one bucket runs with in this step.
+struct Ready {
+  StepScalars scalars = {};
+  Owned step;  // its number
+  std::vector<Clipping> clips;
+};
+
+// The Python objects found in this step. They are owned: Python code and other threads may run before the step is made. A gradient
+// that was not asked for is null.
+struct Live {
+  std::vector<Owned> groups, params, slots, grads;
+  Owned changed;  // a list of the parameters that have a gradient
 };
 
 struct Plan {
   const void *param_groups, *state;
   Owned backend, precision;
   Owned increment_version;
+  Owned refits;
   Owned clips;  // null: no group clips
   Owned guard;  // null: none
   Py_ssize_t scopes = 0;
@@ -99,25 +126,21 @@ struct Plan {
   // these, or a gradient, was found elsewhere since.
   std::vector<std::pair<uintptr_t, uintptr_t>> written;
   bool written_moved = true, read_moved = true;
-};
-
-// The Python objects found in this step. References are borrowed, except to the gradients; a gradient not asked for is null.
-struct Live {
-  std::vector<PyObject*> groups, params, slots;
-  std::vector<Owned> grads;
+  // Of the step being made; the memory is kept.
+  bool running = false;
+  Live live;
+  std::vector<Ready> ready;  // by bucket, as the next two
+  std::vector<Job> jobs;
+  std::vector<double> squares;
 };
 
 // The reading half of a step, in this order, with nothing changed. Each is false at the first difference.
-bool read_objects(Plan& plan, PyObject* attributes, Live& live);
+bool read_objects(Plan& plan, PyObject* attributes);
 bool read_count(const RememberedBucket& bucket, const Live& live, int64_t* done);  // the steps made so far
 // Last, after all calls into Python: other threads may run meanwhile.
-bool read_addresses(Plan& plan, const Live& live);
+bool read_addresses(Plan& plan);
 
 PyObject* find(PyObject* dictionary, PyObject* key);  // borrowed; null if there is none
-
-// Type, number of dimensions, bytes from the first element to behind the last, shape and strides; false if it is not a plain
-// tensor on the CPU.
-bool describe_layout(PyObject* object, std::vector<int64_t>& layout);
 
 // The operand of a table under which the k-th of (param, grad, states with all their parts ..., master) is found.
 int operand_number(const Table& table, int k);

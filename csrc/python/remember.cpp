@@ -23,9 +23,14 @@ int operand_number(const Table& table, int k) {
   return (part == 0 ? kState : kScale) + state;
 }
 
-bool describe_layout(PyObject* object, std::vector<int64_t>& layout) {
+namespace {
+
+// Adds the layout of operand k of tensor i; false if this is not a plain tensor on the CPU.
+bool remember_layout(PyObject* object, int64_t i, int k, RememberedBucket& bucket) {
   DLTensor tensor;
   if (!describe_plain(object, &tensor, false) || tensor.device.device_type != kDLCPU) return false;
+  if (k != 1 && may_be_negated(tensor)) bucket.unsure.emplace_back(i, k);
+  std::vector<int64_t>& layout = bucket.layout;
   layout.push_back(tensor.dtype.code << 8 | tensor.dtype.bits);
   layout.push_back(tensor.ndim);
   const auto [begin, end] = extent_of(tensor);
@@ -35,8 +40,6 @@ bool describe_layout(PyObject* object, std::vector<int64_t>& layout) {
   layout.insert(layout.end(), tensor.strides, tensor.strides + tensor.ndim);
   return true;
 }
-
-namespace {
 
 void free_plan(PyObject* capsule) { delete static_cast<Plan*>(PyCapsule_GetPointer(capsule, kPlanName)); }
 
@@ -83,7 +86,7 @@ bool remember_layouts(PyObject* lists, RememberedBucket& bucket) {
   for (int64_t i = 0; i < bucket.size(); ++i) {
     for (int k = 0; k < operands; ++k) {
       PyObject* list = PyList_GetItem(lists, k);
-      if (PyList_Size(list) != bucket.size() || !describe_layout(PyList_GetItem(list, i), bucket.layout)) return false;
+      if (PyList_Size(list) != bucket.size() || !remember_layout(PyList_GetItem(list, i), i, k, bucket)) return false;
     }
   }
   return true;
@@ -99,17 +102,25 @@ bool remember_bucket(PyObject* part, Plan& plan) {
   }
   auto* table = static_cast<Table*>(PyCapsule_GetPointer(capsule, kTableName));
   if (table == nullptr) return false;
+  if (table->variant < 0) return false;
   bucket->table = std::move(*table);
+  table->variant = -1;
   bucket->by_count = by_count;
   bucket->counted = counted;
   bucket->entries = Owned::share(entries);
   bucket->scalars = Owned::share(scalars);
   plan.scopes = std::max(plan.scopes, bucket->scope + 1);
-  const bool fits = read_numbers(ordinals, bucket->ordinals) && read_numbers(positions, bucket->positions) &&
-                    read_numbers(starts, bucket->starts) && PyTuple_Check(entries) &&
-                    PyTuple_Size(entries) == operand_count(bucket->table) - 2 && remember_layouts(lists, *bucket) &&
-                    static_cast<int64_t>(bucket->ordinals.size()) == bucket->size() &&
-                    static_cast<int64_t>(bucket->positions.size()) == bucket->size();
+  const auto all_below = [&](const std::vector<int64_t>& numbers, size_t end, int64_t lowest) {
+    return static_cast<int64_t>(numbers.size()) == bucket->size() &&
+           std::all_of(numbers.begin(), numbers.end(), [=](int64_t n) { return n >= lowest && n < static_cast<int64_t>(end); });
+  };
+  bool fits = read_numbers(ordinals, bucket->ordinals) && read_numbers(positions, bucket->positions) &&
+              read_numbers(starts, bucket->starts) && PyTuple_Check(entries) &&
+              PyTuple_Size(entries) == operand_count(bucket->table) - 2 && remember_layouts(lists, *bucket) &&
+              all_below(bucket->ordinals, plan.present.size(), 0) && all_below(bucket->positions, plan.slots.size(), -1) &&
+              (!bucket->table.is_stochastic() || static_cast<int64_t>(bucket->starts.size()) == bucket->size());
+  for (Py_ssize_t k = 0; fits && k < PyTuple_Size(entries); ++k) bucket->names.push_back(PyTuple_GetItem(entries, k));
+  fits = fits && bucket->group >= 0 && bucket->group < static_cast<Py_ssize_t>(plan.groups.size()) && bucket->scope >= 0;
   plan.buckets.push_back(std::move(bucket));
   return fits;
 }
@@ -117,9 +128,9 @@ bool remember_bucket(PyObject* part, Plan& plan) {
 }  // namespace
 
 PyObject* remember(PyObject*, PyObject* arguments) {
-  PyObject *attributes, *increment, *clips, *guard, *present, *parts;
-  if (!PyArg_ParseTuple(arguments, "O!OOOO!O!", &PyDict_Type, &attributes, &increment, &clips, &guard, &PyList_Type, &present,
-                        &PyList_Type, &parts)) {
+  PyObject *attributes, *increment, *refits, *clips, *guard, *present, *parts;
+  if (!PyArg_ParseTuple(arguments, "O!OOOOO!O!", &PyDict_Type, &attributes, &increment, &refits, &clips, &guard, &PyList_Type,
+                        &present, &PyList_Type, &parts)) {
     return nullptr;
   }
   auto plan = std::make_unique<Plan>();
@@ -130,6 +141,7 @@ PyObject* remember(PyObject*, PyObject* arguments) {
   plan->backend = Owned::share(PyDict_GetItemWithError(attributes, names().backend));
   plan->precision = Owned::share(PyDict_GetItemWithError(attributes, names().precision));
   plan->increment_version = Owned::share(increment);
+  plan->refits = Owned::share(refits);
   if (clips != Py_None) plan->clips = Owned::share(clips);
   if (guard != Py_None) plan->guard = Owned::share(guard);
   for (Py_ssize_t i = 0; i < PyList_Size(present); ++i) {
@@ -142,6 +154,9 @@ PyObject* remember(PyObject*, PyObject* arguments) {
     if (PyErr_Occurred() != nullptr) return nullptr;
     Py_RETURN_NONE;
   }
+  plan->ready.resize(plan->buckets.size());
+  plan->squares.resize(plan->buckets.size() + plan->scopes);
+  for (size_t b = 0; b < plan->buckets.size(); ++b) plan->jobs.push_back({&plan->buckets[b]->table, &plan->ready[b].scalars});
   return PyCapsule_New(plan.release(), kPlanName, free_plan);
 }
 

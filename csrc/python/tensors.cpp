@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+#include <vector>
 
 namespace ingot {
 
@@ -40,20 +42,6 @@ bool describe(PyObject* object, DLTensor* out, std::string* why) {
   return false;
 }
 
-// DLPack shows only the memory behind a lazily negated view. Such a view is the imaginary part of complex numbers, so its
-// elements are not neighbours: of tensors whose elements are, only gradients are asked, for which it matters more often.
-bool may_be_negated(const DLTensor& tensor) {
-  bool single = true;
-  int64_t expected = 1;
-  for (int d = tensor.ndim - 1; d >= 0; --d) {
-    if (tensor.shape[d] == 1) continue;
-    if (tensor.strides != nullptr && tensor.strides[d] != expected) return true;
-    expected *= tensor.shape[d];
-    single = false;
-  }
-  return single;
-}
-
 bool is_negated(PyObject* object, std::string* why) {
   PyObject* answer = PyObject_CallFunctionObjArgs(torch.is_neg, object, nullptr);
   const bool negated = answer != Py_False;
@@ -62,7 +50,33 @@ bool is_negated(PyObject* object, std::string* why) {
   return negated;
 }
 
+std::string about(Py_ssize_t tensor, const std::string& why) { return "tensor " + std::to_string(tensor) + ", " + why; }
+
+// Adds all tensors of the lists to the table. `unsure` gets those but gradients that may be lazily negated views.
+std::string add_all(TableBuilder& builder, const Lists& lists, Py_ssize_t count,
+                    std::vector<std::pair<Py_ssize_t, PyObject*>>& unsure) {
+  std::string why;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    DLTensor described[kOperands];
+    const DLTensor* operands[kOperands] = {};
+    for (int k = 0; k < kOperands; ++k) {
+      if (lists[k] == nullptr) continue;
+      PyObject* object = PyList_GetItem(lists[k], i);
+      if (!describe(object, &described[k], &why)) return about(i, why);
+      operands[k] = &described[k];
+      if (k != kGrad && may_be_negated(described[k])) unsure.emplace_back(i, object);
+    }
+    why = builder.add(operands);
+    if (!why.empty()) return about(i, why);
+  }
+  return {};
+}
+
 }  // namespace
+
+// DLPack shows only the memory behind a lazily negated view. Such a view is the imaginary part of complex numbers, so its
+// elements are not neighbours: of tensors whose elements are, only gradients are asked, for which it matters more often.
+bool may_be_negated(const DLTensor& tensor) { return !is_row_major(tensor) || element_count(tensor) == 1; }
 
 bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign) {
   constexpr uint8_t kDLComplex = 5;
@@ -106,24 +120,17 @@ std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
   // Asked before any address is read: torch lets other threads run meanwhile.
   for (Py_ssize_t i = 0; signs_matter && i < count; ++i) {
     PyObject* grad = PyList_GetItem(lists[kGrad], i);
-    if (!is_plain(grad, &why) || is_negated(grad, &why)) return "tensor " + std::to_string(i) + ", grad: " + why;
+    if (!is_plain(grad, &why) || is_negated(grad, &why)) return about(i, "grad: " + why);
   }
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    DLTensor described[kOperands];
-    const DLTensor* operands[kOperands] = {};
-    for (int k = 0; k < kOperands; ++k) {
-      if (lists[k] == nullptr) continue;
-      PyObject* object = PyList_GetItem(lists[k], i);
-      if (!describe(object, &described[k], &why) ||
-          (signs_matter && k != kGrad && may_be_negated(described[k]) && is_negated(object, &why))) {
-        return "tensor " + std::to_string(i) + ": " + why;
-      }
-      operands[k] = &described[k];
-    }
-    why = builder.add(operands);
-    if (!why.empty()) return "tensor " + std::to_string(i) + ", " + why;
+  std::vector<std::pair<Py_ssize_t, PyObject*>> unsure;
+  why = add_all(builder, lists, count, unsure);
+  if (!signs_matter || unsure.empty() || !why.empty()) return why;
+  for (const auto& [i, object] : unsure) {
+    if (is_negated(object, &why)) return about(i, why);
   }
-  return {};
+  table.tensors.clear();
+  table.views.clear();
+  return add_all(builder, lists, count, unsure);
 }
 
 bool fill_single(Table& table, PyObject* tensors, Operand operand) {
@@ -152,6 +159,20 @@ bool read_keys(PyObject* keys, Table& table) {
   return true;
 }
 
+bool read_scalars(const Table& table, PyObject* values, StepScalars* out) {
+  const int count = kernels->variants[table.variant].scalars;
+  if (!PyTuple_Check(values) || PyTuple_Size(values) != count) {
+    PyErr_Format(PyExc_ValueError, "expected a tuple of %d scalars", count);
+    return false;
+  }
+  for (int k = 0; k < count; ++k) {
+    out->wide[k] = PyFloat_AsDouble(PyTuple_GetItem(values, k));
+    if (out->wide[k] == -1.0 && PyErr_Occurred() != nullptr) return false;
+    out->narrow[k] = static_cast<float>(out->wide[k]);
+  }
+  return true;
+}
+
 double* doubles(PyObject* object, int64_t count) {
   DLTensor tensor;
   DType dtype;
@@ -164,12 +185,7 @@ double* doubles(PyObject* object, int64_t count) {
     PyErr_SetString(PyExc_ValueError, why.c_str());
     return nullptr;
   }
-  int64_t elements = 1, expected = 1;
-  for (int d = tensor.ndim - 1; d >= 0; --d) {
-    if (tensor.strides != nullptr && tensor.shape[d] > 1 && tensor.strides[d] != expected) elements = -1;
-    expected *= tensor.shape[d];
-  }
-  if (elements < 0 || expected != count) {
+  if (!is_row_major(tensor) || element_count(tensor) != count) {
     PyErr_Format(PyExc_ValueError, "expected %lld consecutive elements", static_cast<long long>(count));
     return nullptr;
   }

@@ -32,6 +32,8 @@ bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign);
 // The same without asking about the sign, and whether an object is a plain tensor that is no negated view.
 bool describe_quickly(PyObject* object, DLTensor* out);
 bool is_positive_plain(PyObject* object);
+// Whether a tensor that is laid out like this may be a lazily negated view.
+bool may_be_negated(const DLTensor& tensor);
 bool is_inference(PyObject* tensor);  // made in torch.inference_mode()
 
 constexpr const char* kTableName = "ingot._native.table";  // of capsules that hold a Table
@@ -47,6 +49,9 @@ bool fill_single(Table& table, PyObject* tensors, Operand operand);
 
 // One list of uint32 keys per operand; false with an error set.
 bool read_keys(PyObject* keys, Table& table);
+
+// What scalars() of an optimizer returned, for the variant of a table; false with an error set.
+bool read_scalars(const Table& table, PyObject* values, StepScalars* out);
 
 // The memory of a float64 tensor of `count` consecutive elements; null with an error set.
 double* doubles(PyObject* object, int64_t count);

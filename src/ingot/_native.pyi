@@ -1,4 +1,4 @@
-"""Types of the native core; see csrc/module.cpp. Tables are opaque and valid while their tensors are unchanged."""
+"""Types of the native core; see csrc/python/module.cpp. A table is opaque and valid while its tensors are unchanged."""
 
 from typing import Any
 
@@ -32,11 +32,12 @@ def facts(written: list[list[Tensor]], read: list[Tensor]) -> tuple[bytes, bool]
 def remember(
     attributes: dict[str, Any],
     increment_version: Any,
+    refits: Any,
     clips: Any,
     guard: Any,
     present: list[bool | None],
     parts: list[tuple[Any, ...]],
 ) -> object | None: ...
 def quick_step(plan: object, attributes: dict[str, Any]) -> bool | float: ...
-def forget_gradients(param_groups: list[dict[str, Any]]) -> None: ...
+def forget_gradients(param_groups: list[dict[str, Any]]) -> bool: ...
 def floor(reads: list[list[Tensor]], writes: list[list[Tensor]], mask: int) -> None: ...

@@ -171,9 +171,12 @@ class FusedOptimizer(Tracked):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters: with ``set_to_none`` to None (the default), else to zeros."""
-        if set_to_none and self._quick is not None and is_undisturbed(self):
-            self._quick.forget_gradients(self.param_groups)
-        else:
+        quick = self._quick if set_to_none else None
+        if (
+            quick is None
+            or not is_undisturbed(self)
+            or not quick.forget_gradients(self.param_groups)
+        ):
             super().zero_grad(set_to_none)
 
     def state_bytes(self) -> int:

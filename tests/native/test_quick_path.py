@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from quick_steps import steady, whole_path
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cases import CASES, Case, each_case, each_setting
+from cases import Case, each_case, each_setting
 from ingot.step import quick as quick_path
 from training import assert_same, give_grads, make_params, set_grad, tensors_of, train, with_state
 
@@ -29,12 +30,6 @@ PRECISIONS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "stochastic": (torch.bfloat16, {"rounding": "stochastic", "state_dtype": "param"}),
     "seeded": (torch.float16, {"rounding": "stochastic", "rounding_seed": 2**63 + 5}),
 }
-
-
-def whole_path(optimizer: Any) -> Any:
-    """The same optimizer, kept on the whole path by a hook that does nothing."""
-    optimizer.register_step_post_hook(lambda *_: None)
-    return optimizer
 
 
 def both(
@@ -130,14 +125,6 @@ def test_memory_that_moves_without_a_word(case: Case, move: Callable[[Tensor], N
         runs.append([param.detach().clone() for param in params])
     for one, other in zip(*runs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-def steady(**options: Any) -> tuple[Any, Tensor]:
-    param = Parameter(torch.ones(3))
-    optimizer = CASES["adamw"].make([param], lr=0.1, **options)
-    train(optimizer, [param], 4)
-    assert optimizer._quick is not None
-    return optimizer, param
 
 
 def test_hooks_that_come_later_run() -> None:

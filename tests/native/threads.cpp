@@ -95,7 +95,8 @@ std::vector<std::vector<float>> step(const Variant& variant, Kind kind, bool sha
   scalars.grad_scale = 1;
   const TwoPass two_pass(table, kBaseline, scalars);
   if (!variant.two_pass) {
-    run_elementwise(table, kBaseline, scalars);
+    const Job job = {&table, &scalars};
+    run_elementwise(&job, &job + 1, kBaseline);
   } else if (!sharded) {
     two_pass.run();
   } else {

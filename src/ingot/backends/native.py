@@ -177,13 +177,15 @@ class Native(Backend):
             return super().largest(tensors)
 
     def scale_(self, tensors: Sequence[Tensor], factor: Tensor) -> None:
-        """Multiply all tensors in place."""
+        """Multiply all tensors in place; one that is there twice is multiplied twice, as in torch."""
+        found = self.facts([list(tensors)], [])
+        if found is None or found[1]:  # two threads would multiply the same memory at once
+            return super().scale_(tensors, factor)
         try:
             core.scale(list(tensors), float(factor))
         except ValueError:
-            super().scale_(tensors, factor)
-        else:
-            increment_version(tensors)
+            return super().scale_(tensors, factor)
+        increment_version(tensors)
 
     def facts(self, written: list[list[Tensor]], read: list[Tensor]) -> tuple[bytes, bool] | None:
         """Type, device, shape and strides of all tensors, and whether a written one shares memory with another.

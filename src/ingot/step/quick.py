@@ -29,7 +29,7 @@ class Quick(NamedTuple):
 
     plan: object  # opaque
     step: Callable[[object, dict[str, Any]], bool | float]
-    forget_gradients: Callable[[list[dict[str, Any]]], None]
+    forget_gradients: Callable[[list[dict[str, Any]]], bool]
     norm_dtype: torch.dtype  # of the norm of its gradients
     unsettled: bool  # whether options can be changed in place, and must be checked in every step
 
@@ -91,12 +91,23 @@ def remember(
                 outline.starts,
             )
         )
-    clips = spec.clips if any(map(spec.clips, groups)) else None
+    clipping = [bool(spec.clips(group)) for group in groups]
+    variants, check_options = memory.settings.variants, planner.check
+
+    def refits(number: int, group: dict[str, Any]) -> bool:
+        """Whether steps with the options a group has now are still made by the same loops; raises for bad options."""
+        check_options(group)
+        same = (
+            spec.variant(group) == variants[number] and bool(spec.clips(group)) == clipping[number]
+        )
+        return same and not may_change(group)
+
+    clips = spec.clips if any(clipping) else None
     present = memory.settings.present
     by_ordinal = {i: g for b in buckets for i, g in zip(b.members.ordinals, b.grads, strict=True)}
     guard = guard_of([by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], layout=False)
     check = None if guard is None else guard.check
-    plan = core.remember(attributes, _increment_version, clips, check, present, parts)
+    plan = core.remember(attributes, _increment_version, refits, clips, check, present, parts)
     if plan is None:
         return None
     dtype = norm_dtype([bucket.grads[0] for bucket in buckets])
