@@ -93,8 +93,8 @@ void TwoPass::advance_and_sum(Stage& stage, const Part& batch, RowSums& sums, fl
   });
 }
 
-// New states for the blocks that end in the span, or with the tensor; a unit begins with a block and goes through its spans in
-// order, so this reaches all its blocks, each once and before anything reads it.
+// Advances the states of the blocks that begin in the span. A unit begins with a block and goes through its spans in order, so each
+// of its blocks is advanced once, before its new states are read.
 void TwoPass::advance_blocks(Stage& stage, const Span& span) const {
   const auto up = [](int64_t i) { return divide_up(i, kBlock) * kBlock; };
   const int64_t end = std::min(up(span.begin + span.count), tensor(span.tensor).count());

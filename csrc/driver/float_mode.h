@@ -16,7 +16,7 @@ class FloatMode {
   explicit FloatMode(uint64_t value) : value_(value) {}
 
 #if defined(__x86_64__)
-  static uint64_t read() { return __builtin_ia32_stmxcsr() & ~uint64_t{0x3f}; }  // without what happened so far
+  static uint64_t read() { return __builtin_ia32_stmxcsr() & ~uint64_t{0x3f}; }  // without the exceptions seen so far
   static void write(uint64_t value) { __builtin_ia32_ldmxcsr(static_cast<unsigned>(value)); }
 #elif defined(__aarch64__)
   static uint64_t read() {

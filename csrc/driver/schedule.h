@@ -20,7 +20,7 @@ constexpr int64_t kWorthThreads = 32768;  // elements; below, waking a thread ta
 constexpr int64_t kSmallTask = 1 << 14;   // a task takes small tensors until they hold this many elements
 constexpr int64_t kStretch = 1 << 16;     // elements of a large tensor per task
 constexpr int64_t kMostTasks = 4096;      // stretches grow beyond that, to keep the list small for any model
-constexpr int64_t kTurns = 32;            // of a thread at least, before it takes several tasks at a time
+constexpr int64_t kTurns = 32;            // a thread takes several tasks at a time only if it then still has so many turns
 constexpr int64_t kMostAtATime = 8;
 
 // Runs `body` on this thread and on as many threads of the pool as torch gives, with the number of tasks that would be its share.

@@ -170,10 +170,9 @@ int8_t TableBuilder::mix_of(const Tensor& tensor) const {
 
 std::string TableBuilder::lay_out(Tensor& tensor, const DLTensor* const* operands) {
   const DLTensor& param = leader(operands);
-  const std::vector<int64_t> strides = strides_of(param);
   const bool rows_first = tensor.rows > 1;
   // Codes are in row-major order, and so are their blocks.
-  const std::vector<int64_t> by = tensor.coded ? row_major_strides(param) : strides;
+  const std::vector<int64_t> by = tensor.coded ? row_major_strides(param) : strides_of(param);
   const std::vector<int> order = memory_order(param.shape, by.data(), param.ndim, rows_first);
   auto views = std::make_unique<Views>();
   bool consecutive = true;

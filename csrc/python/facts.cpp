@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensors.h"
@@ -55,11 +56,19 @@ bool add_list(PyObject* list, bool written, std::string& facts, std::vector<Exte
   return true;
 }
 
-// Whether a tensor fills its memory without gaps, in whatever order of its dimensions; it does not overlap itself.
+// Whether a tensor fills its memory without gaps or overlaps, in whatever order of its dimensions.
 bool is_dense(const DLTensor& tensor) {
-  int64_t span = 1;
-  for (int d = 0; tensor.strides != nullptr && d < tensor.ndim; ++d) span += (tensor.shape[d] - 1) * tensor.strides[d];
-  return tensor.strides == nullptr || span == element_count(tensor);
+  std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride and size
+  for (int d = 0; tensor.strides != nullptr && d < tensor.ndim; ++d) {
+    if (tensor.shape[d] != 1) dimensions.emplace_back(tensor.strides[d], tensor.shape[d]);
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t expected = 1;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
 }
 
 bool same_order(const DLTensor& one, const DLTensor& other) {
@@ -72,14 +81,14 @@ bool same_order(const DLTensor& one, const DLTensor& other) {
 }
 
 // Adds one list; its tensors must lie in memory like the leaders, the tensors of the first list.
-bool add_addresses(PyObject* list, const std::vector<PyObject*>& leaders, std::vector<int64_t>& found, bool* row_major) {
+bool add_addresses(PyObject* list, const std::vector<DLTensor>& leaders, std::vector<int64_t>& found, bool* row_major) {
   if (!PyList_Check(list) || PyList_Size(list) != static_cast<Py_ssize_t>(leaders.size())) return false;
   for (size_t i = 0; i < leaders.size(); ++i) {
-    DLTensor tensor, leader;
+    const DLTensor& leader = leaders[i];
+    DLTensor tensor;
     if (!describe_quickly(PyList_GetItem(list, static_cast<Py_ssize_t>(i)), &tensor)) return false;
     found.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(tensor.data)) + static_cast<int64_t>(tensor.byte_offset));
     if (element_count(tensor) == 0) continue;
-    if (!describe_quickly(leaders[i], &leader)) return false;
     if (is_row_major(tensor) && is_row_major(leader)) continue;
     if (leader.strides == nullptr || !is_dense(leader) || !same_order(leader, tensor)) return false;
     *row_major = false;
@@ -100,14 +109,15 @@ PyObject* addresses(PyObject*, PyObject* lists) {
     return nullptr;
   }
   PyObject* params = PyList_GetItem(lists, 0);
-  std::vector<PyObject*> leaders;
+  std::vector<DLTensor> leaders;
   std::vector<int64_t> found, sizes;
   bool row_major = true, readable = torch.exchange != nullptr;
   for (Py_ssize_t i = 0; readable && i < PyList_Size(params); ++i) {
     DLTensor tensor;
-    leaders.push_back(PyList_GetItem(params, i));
-    readable = describe_quickly(leaders.back(), &tensor);
-    if (readable) sizes.push_back(element_count(tensor));
+    readable = describe_quickly(PyList_GetItem(params, i), &tensor);
+    if (!readable) break;
+    leaders.push_back(tensor);
+    sizes.push_back(element_count(tensor));
   }
   for (Py_ssize_t k = 0; readable && k < PyList_Size(lists); ++k) {
     readable = add_addresses(PyList_GetItem(lists, k), leaders, found, &row_major);

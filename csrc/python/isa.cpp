@@ -27,7 +27,7 @@ std::array<Choice, 1> choices() { return {{{&kBaseline, true}}}; }
 #endif
 
 // SGD with momentum over 256 tensors of 32 K elements, one thread, Zen 5 of AMD: 2.35 ms without prefetches, 2.65 with them, and
-// over BERT-base 36.4 and 37.9. Of other processors none was measured without; AMD's earlier ones are taken to be like this one.
+// over BERT-base 36.4 and 37.9. Not measured on other processors; AMD's earlier ones are taken to be like this one.
 bool reads_few_ahead_itself() {
 #ifdef INGOT_X86
   __builtin_cpu_init();

@@ -33,10 +33,12 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   const int parts = coded ? 2 : 1;
-  if (torch.exchange == nullptr || variant < 0 || variant >= kVariantCount ||
-      PyList_Size(states) != parts * kernels->variants[variant].states) {
-    PyErr_SetString(PyExc_ValueError, "setup() was not called, or no such variant, or another number of states");
-    return nullptr;
+  if (torch.exchange == nullptr) return PyErr_Format(PyExc_ValueError, "setup() was not called");
+  if (variant < 0 || variant >= kVariantCount) {
+    return PyErr_Format(PyExc_ValueError, "no variant %d; there are %d", variant, kVariantCount);
+  }
+  if (const int needed = parts * kernels->variants[variant].states; PyList_Size(states) != needed) {
+    return PyErr_Format(PyExc_ValueError, "%zd lists of states, not %d", PyList_Size(states), needed);
   }
   auto table = std::make_unique<Table>();
   table->variant = variant;
@@ -56,7 +58,7 @@ PyObject* prepare(PyObject*, PyObject* arguments) {
   const Variant& loops = kernels->variants[variant];
   TableBuilder builder(*table, true, loops.rows, inner_dims, loops.unsigned_states);
   const std::string why = fill(*table, builder, lists);
-  if (!why.empty()) return PyUnicode_FromString(why.c_str());
+  if (!why.empty()) return PyErr_Occurred() == nullptr ? PyUnicode_FromString(why.c_str()) : nullptr;
   schedule(*table, *kernels);
   return PyCapsule_New(table.release(), kTableName, free_table);
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "driver/keys.h"
 #include "driver/measure.h"
@@ -14,7 +13,7 @@
 namespace ingot {
 namespace {
 
-bool read_scalars(const RememberedBucket& bucket, const Live& live, int64_t done, Ready& ready) {
+bool ask_scalars(const RememberedBucket& bucket, const Live& live, int64_t done, Ready& ready) {
   PyObject* group = live.groups[bucket.group].get();
   ready.step = Owned(PyLong_FromLongLong(done + 1));
   const Owned second(PyLong_FromLong(2));
@@ -26,7 +25,7 @@ bool read_scalars(const RememberedBucket& bucket, const Live& live, int64_t done
   return PyErr_Occurred() == nullptr;
 }
 
-bool read_keys(RememberedBucket& bucket, const Live& live, int64_t step) {
+bool make_keys(RememberedBucket& bucket, const Live& live, int64_t step) {
   PyObject* seed = find(live.groups[bucket.group].get(), names().rounding_seed);
   const uint64_t number = seed != nullptr && PyLong_Check(seed) ? PyLong_AsUnsignedLongLong(seed) : 0;
   if (seed == nullptr || PyErr_Occurred() != nullptr) return false;
@@ -39,7 +38,7 @@ bool read_keys(RememberedBucket& bucket, const Live& live, int64_t step) {
   return true;
 }
 
-bool read_clips(const Plan& plan, const RememberedBucket& bucket, Ready& ready) {
+bool ask_clips(const Plan& plan, const RememberedBucket& bucket, Ready& ready) {
   ready.clips.clear();
   const Owned clips(PyObject_CallFunctionObjArgs(plan.clips.get(), plan.live.groups[bucket.group].get(), nullptr));
   if (!clips || !PyTuple_Check(clips.get())) return false;
@@ -54,29 +53,21 @@ bool read_clips(const Plan& plan, const RememberedBucket& bucket, Ready& ready) 
   return true;
 }
 
-// Everything the step needs of Python; false, and nothing has been changed, if something is not as it was.
+// Everything the step needs of Python. False, and no tensor or state has been changed, if something is not as it was, or with an
+// error set.
 bool read_all(Plan& plan, PyObject* attributes) {
   if (!read_objects(plan, attributes)) return false;
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     RememberedBucket& bucket = *plan.buckets[b];
     int64_t done = 1;
-    if (!read_count(bucket, plan.live, &done) || !read_scalars(bucket, plan.live, done, plan.ready[b])) return false;
-    if (bucket.table.is_stochastic() && !read_keys(bucket, plan.live, done + 1)) return false;
-    if (plan.clips && !read_clips(plan, bucket, plan.ready[b])) return false;
+    if (!read_count(bucket, plan.live, &done) || !ask_scalars(bucket, plan.live, done, plan.ready[b])) return false;
+    if (bucket.table.is_stochastic() && !make_keys(bucket, plan.live, done + 1)) return false;
+    if (plan.clips && !ask_clips(plan, bucket, plan.ready[b])) return false;
   }
   return read_addresses(plan);
 }
 
-// Whether what went wrong while reading will go wrong again on the whole path, which reports it. Anything else, such as
-// KeyboardInterrupt or the exception of a signal handler, came from elsewhere and would be lost.
-bool will_come_again() {
-  PyObject* const kinds[] = {PyExc_TypeError,   PyExc_ValueError,     PyExc_ArithmeticError,
-                             PyExc_LookupError, PyExc_AttributeError, PyExc_RuntimeError};
-  return PyErr_Occurred() == nullptr ||
-         std::any_of(std::begin(kinds), std::end(kinds), [](PyObject* kind) { return PyErr_ExceptionMatches(kind) != 0; });
-}
-
-// From here until the loops have ended, no memory is taken, and no Python code of this thread runs.
+// From here until the loops have ended nothing can fail, and no Python code of this thread runs.
 void commit(const Plan& plan) {
   for (size_t b = 0; b < plan.buckets.size(); ++b) {
     if (!plan.buckets[b]->counted) continue;
@@ -125,8 +116,9 @@ class InUse {
  public:
   explicit InUse(Plan& plan) : plan_(plan) { plan_.running = true; }
   ~InUse() {
-    for (auto* objects : {&plan_.live.groups, &plan_.live.params, &plan_.live.slots, &plan_.live.grads}) objects->clear();
-    plan_.live.changed = Owned();
+    Live& live = plan_.live;
+    for (auto* objects : {&live.groups, &live.params, &live.slots, &live.grads, &live.states}) objects->clear();
+    live.changed = Owned();
     plan_.running = false;
   }
   InUse(const InUse&) = delete;
@@ -144,13 +136,15 @@ PyObject* quick_step(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   }
   auto* plan = static_cast<Plan*>(PyCapsule_GetPointer(arguments[0], kPlanName));
   if (plan == nullptr) return nullptr;
-  if (plan->running) Py_RETURN_FALSE;
+  // What an interrupted reading has left is half of that step and half of this one.
+  if (plan->running || plan->broken) Py_RETURN_FALSE;
   const InUse in_use(*plan);
+  plan->broken = true;
   if (!read_all(*plan, arguments[1])) {
-    if (!will_come_again()) return nullptr;
-    PyErr_Clear();
+    if (PyErr_Occurred() != nullptr) return nullptr;
     Py_RETURN_FALSE;
   }
+  plan->broken = false;
   commit(*plan);
   const double norm = run_all(*plan);
   // Tells autograd what was changed. States are nobody's but the optimizer's: no graph holds them.

@@ -13,9 +13,11 @@
 
 namespace ingot {
 
-// remember(attributes, increment_version, refits, clips, guard, present, parts) -> a plan for quick_step
+// remember(attributes, increment_version, options, refits, clips, guard, present, parts) -> a plan for quick_step
 //   attributes: vars(optimizer)
-//   refits: called with the number of a group and the group, one of whose options is another object now; True if the plan holds
+//   options: for each group the names of the options that decide about a step, and whether one can be changed in place
+//   refits: called with the number of a group and the group, if an option is another object or can be changed in place; True if
+//     the plan holds
 //   clips: called with a group, its clippings; None if no group clips
 //   guard: called with all gradients; True if they are plain, none is lazily negated, and more (step/facts.py). Otherwise, or if
 //     it is None, each is asked
@@ -68,7 +70,8 @@ enum class Gradient : uint8_t { kNone, kPresent, kNotAsked };
 struct RememberedGroup {
   const void* dictionary;
   std::vector<const void*> params;
-  std::vector<std::pair<Owned, Owned>> options;  // key and value
+  std::vector<std::pair<Owned, Owned>> options;  // name and value, of those that decide about a step
+  bool changes_in_place;                         // a list or a tensor among them: the plan must be found to hold in every step
 };
 
 // A bucket: its table, in which a step replaces the addresses, and the layout of every operand as it was.
@@ -103,11 +106,12 @@ struct Ready {
   std::vector<Clipping> clips;
 };
 
-// The Python objects found in this step. They are owned: Python code and other threads may run before the step is made. A gradient
-// that was not asked for is null.
+// The Python objects found in this step. They are owned, because Python code and other threads may run before the step is made, and
+// other threads while it is. A gradient that was not asked for is null.
 struct Live {
   std::vector<Owned> groups, params, slots, grads;
-  Owned changed;  // a list of the parameters that have a gradient
+  std::vector<Owned> states;  // and master copies
+  Owned changed;              // a list of the parameters that have a gradient
 };
 
 struct Plan {
@@ -128,6 +132,7 @@ struct Plan {
   bool written_moved = true, read_moved = true;
   // Of the step being made; the memory is kept.
   bool running = false;
+  bool broken = false;  // reading it again was begun and not finished
   Live live;
   std::vector<Ready> ready;  // by bucket, as the next two
   std::vector<Job> jobs;

@@ -1,4 +1,4 @@
-// The last that the quick path reads: types, layouts and addresses of all operands, and whether they share memory.
+// What the quick path reads last: types, layouts and addresses of all operands, and whether they share memory.
 #include <algorithm>
 
 #include "quick.h"
@@ -13,7 +13,7 @@ PyObject* operand_of(const RememberedBucket& bucket, const Live& live, int64_t i
   return find(live.slots[bucket.positions[i]].get(), bucket.names[k - 2]);
 }
 
-// Whether parameters and states that could be lazily negated views are none.
+// Whether no operand that may be a lazily negated view is one.
 bool are_positive(const Plan& plan) {
   return std::all_of(plan.buckets.begin(), plan.buckets.end(), [&](const auto& bucket) {
     return std::all_of(bucket->unsure.begin(), bucket->unsure.end(), [&](const auto& which) {
@@ -52,6 +52,7 @@ bool read_operands(RememberedBucket& bucket, Plan& plan, std::vector<Owned>& mov
     Tensor& tensor = bucket.table.tensors[i];
     for (int k = 0; k < operands; ++k) {
       PyObject* object = operand_of(bucket, plan.live, i, k);
+      if (k > 1) plan.live.states.push_back(Owned::share(object));
       bool elsewhere = false;
       if (!read_operand(object, known, &tensor.data[numbers[k]], &elsewhere)) return false;
       if (!elsewhere) continue;
@@ -109,6 +110,7 @@ bool read_addresses(Plan& plan) {
   if (!are_positive(plan)) return false;
   std::vector<Owned> moved;
   const auto read_all = [&] {
+    plan.live.states.clear();
     return std::all_of(plan.buckets.begin(), plan.buckets.end(),
                        [&](const auto& bucket) { return read_operands(*bucket, plan, moved); });
   };

@@ -14,17 +14,16 @@ bool is_good_rate(PyObject* value) {
   return rate >= 0 && !std::isinf(rate);
 }
 
-// The options of a group. One may be another object now, as schedules make it, if the plan still holds then.
+// The options of a group that decide about a step. One may be another object now, as schedules make it, if the plan still holds
+// then. For a learning rate that was a float and is a good one now, nobody needs to be asked.
 bool read_options(Plan& plan, Py_ssize_t number, PyObject* dictionary) {
   RememberedGroup& group = plan.groups[number];
-  if (PyDict_Size(dictionary) != static_cast<Py_ssize_t>(group.options.size()) + 1) return false;
-  bool differs = false;
-  for (auto& [key, old] : group.options) {
-    PyObject* value = find(dictionary, key.get());
+  bool differs = group.changes_in_place;
+  for (auto& [name, old] : group.options) {
+    PyObject* value = find(dictionary, name.get());
     if (value == old.get()) continue;
     if (value == nullptr) return false;
-    // One that was a tensor, or whatever else is not a float, may have stood for an option of another kind.
-    const bool rate = PyUnicode_Compare(key.get(), names().lr) == 0 && PyFloat_Check(old.get()) && is_good_rate(value);
+    const bool rate = PyUnicode_Compare(name.get(), names().lr) == 0 && PyFloat_Check(old.get()) && is_good_rate(value);
     differs |= !rate;
     old = Owned::share(value);
   }
@@ -37,14 +36,14 @@ bool read_options(Plan& plan, Py_ssize_t number, PyObject* dictionary) {
 // The same groups with the same parameters.
 bool read_groups(Plan& plan, PyObject* attributes) {
   Live& live = plan.live;
-  PyObject* groups = find(attributes, names().param_groups);
+  const Owned list = Owned::share(find(attributes, names().param_groups));
+  PyObject* const groups = list.get();
   if (groups == nullptr || groups != plan.param_groups || !PyList_CheckExact(groups)) return false;
-  if (PyList_Size(groups) != static_cast<Py_ssize_t>(plan.groups.size())) return false;
-  live.groups.reserve(plan.groups.size());
-  live.params.reserve(plan.present.size());
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  const auto group_count = static_cast<Py_ssize_t>(plan.groups.size());
+  for (Py_ssize_t g = 0; g < group_count; ++g) {
+    if (PyList_Size(groups) != group_count) return false;
     const RememberedGroup& group = plan.groups[g];
-    PyObject* dictionary = g < static_cast<size_t>(PyList_Size(groups)) ? PyList_GetItem(groups, g) : nullptr;
+    PyObject* dictionary = PyList_GetItem(groups, g);
     if (dictionary != group.dictionary) return false;
     live.groups.push_back(Owned::share(dictionary));
     PyObject* params = find(dictionary, names().params);
@@ -55,7 +54,7 @@ bool read_groups(Plan& plan, PyObject* attributes) {
       if (param != group.params[i]) return false;
       live.params.push_back(Owned::share(param));
     }
-    if (!read_options(plan, static_cast<Py_ssize_t>(g), dictionary)) return false;
+    if (!read_options(plan, g, dictionary)) return false;
   }
   return true;
 }
@@ -63,7 +62,6 @@ bool read_groups(Plan& plan, PyObject* attributes) {
 bool read_state(Plan& plan, PyObject* attributes) {
   PyObject* state = find(attributes, names().state);
   if (state == nullptr || state != plan.state || PyDict_Size(state) != static_cast<Py_ssize_t>(plan.slots.size())) return false;
-  plan.live.slots.reserve(plan.slots.size());
   PyObject *key, *value;
   size_t i = 0;
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value); ++i) {
@@ -90,7 +88,7 @@ bool are_as_guarded(const Plan& plan, Py_ssize_t count) {
     if (all && grad && grad.get() != Py_None) PyTuple_SetItem(all.get(), i++, Py_NewRef(grad.get()));
   }
   const Owned answer(all ? PyObject_Call(plan.guard.get(), all.get(), nullptr) : nullptr);
-  PyErr_Clear();
+  if (!answer && PyErr_ExceptionMatches(PyExc_Exception) != 0) PyErr_Clear();
   return answer.get() == Py_True;
 }
 
@@ -98,7 +96,8 @@ bool are_as_guarded(const Plan& plan, Py_ssize_t count) {
 // threads run meanwhile.
 bool are_plain(const Plan& plan, Py_ssize_t count) {
   const auto is_good = [](const Owned& grad) { return !grad || grad.get() == Py_None || is_positive_plain(grad.get()); };
-  return are_as_guarded(plan, count) || std::all_of(plan.live.grads.begin(), plan.live.grads.end(), is_good);
+  if (are_as_guarded(plan, count)) return true;
+  return PyErr_Occurred() == nullptr && std::all_of(plan.live.grads.begin(), plan.live.grads.end(), is_good);
 }
 
 // The list that increment_version takes: of one group, all of whose parameters have gradients, that of the group.
@@ -120,7 +119,6 @@ bool list_changed(Plan& plan, Py_ssize_t count) {
 bool read_gradients(Plan& plan) {
   Live& live = plan.live;
   if (plan.present.size() != live.params.size()) return false;
-  live.grads.reserve(live.params.size());
   Py_ssize_t count = 0;
   for (size_t i = 0; i < live.params.size(); ++i) {
     if (plan.present[i] == Gradient::kNotAsked) {
@@ -155,7 +153,9 @@ bool read_count(const RememberedBucket& bucket, const Live& live, int64_t* done)
     if (count != first && PyObject_RichCompareBool(count, first, Py_EQ) != 1) return false;
   }
   *done = first == nullptr ? 1 : PyLong_AsLongLong(first);
-  return *done >= 0 && PyErr_Occurred() == nullptr;
+  if (PyErr_Occurred() == nullptr) return *done >= 0;
+  PyErr_Clear();  // beyond 64 bits: the whole path counts on
+  return false;
 }
 
 }  // namespace ingot

@@ -50,18 +50,24 @@ bool read_numbers(PyObject* list, std::vector<int64_t>& out) {
   return PyErr_Occurred() == nullptr;
 }
 
-bool remember_groups(PyObject* groups, Plan& plan) {
-  if (groups == nullptr || !PyList_CheckExact(groups)) return false;
+bool remember_groups(PyObject* groups, PyObject* options, Plan& plan) {
+  if (groups == nullptr || !PyList_CheckExact(groups) || PyList_Size(options) != PyList_Size(groups)) return false;
   for (Py_ssize_t g = 0; g < PyList_Size(groups); ++g) {
     PyObject* dictionary = PyList_GetItem(groups, g);
-    PyObject* params = PyDict_Check(dictionary) ? PyDict_GetItemWithError(dictionary, names().params) : nullptr;
+    PyObject* params = PyDict_Check(dictionary) ? find(dictionary, names().params) : nullptr;
     if (params == nullptr || !PyList_CheckExact(params)) return false;
     RememberedGroup group;
     group.dictionary = dictionary;
     for (Py_ssize_t i = 0; i < PyList_Size(params); ++i) group.params.push_back(PyList_GetItem(params, i));
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(dictionary, &at, &key, &value);) {
-      if (value != params) group.options.emplace_back(Owned::share(key), Owned::share(value));
+    PyObject* compared;
+    int changes_in_place;
+    if (!PyArg_ParseTuple(PyList_GetItem(options, g), "O!p", &PyTuple_Type, &compared, &changes_in_place)) return false;
+    group.changes_in_place = changes_in_place;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(compared); ++i) {
+      PyObject* name = PyTuple_GetItem(compared, i);
+      PyObject* value = PyUnicode_Check(name) ? find(dictionary, name) : nullptr;
+      if (value == nullptr) return false;
+      group.options.emplace_back(Owned::share(name), Owned::share(value));
     }
     plan.groups.push_back(std::move(group));
   }
@@ -128,18 +134,18 @@ bool remember_bucket(PyObject* part, Plan& plan) {
 }  // namespace
 
 PyObject* remember(PyObject*, PyObject* arguments) {
-  PyObject *attributes, *increment, *refits, *clips, *guard, *present, *parts;
-  if (!PyArg_ParseTuple(arguments, "O!OOOOO!O!", &PyDict_Type, &attributes, &increment, &refits, &clips, &guard, &PyList_Type,
-                        &present, &PyList_Type, &parts)) {
+  PyObject *attributes, *increment, *options, *refits, *clips, *guard, *present, *parts;
+  if (!PyArg_ParseTuple(arguments, "O!OO!OOOO!O!", &PyDict_Type, &attributes, &increment, &PyList_Type, &options, &refits, &clips,
+                        &guard, &PyList_Type, &present, &PyList_Type, &parts)) {
     return nullptr;
   }
   auto plan = std::make_unique<Plan>();
-  PyObject* groups = PyDict_GetItemWithError(attributes, names().param_groups);
-  PyObject* state = PyDict_GetItemWithError(attributes, names().state);
+  PyObject* groups = find(attributes, names().param_groups);
+  PyObject* state = find(attributes, names().state);
   plan->param_groups = groups;
   plan->state = state;
-  plan->backend = Owned::share(PyDict_GetItemWithError(attributes, names().backend));
-  plan->precision = Owned::share(PyDict_GetItemWithError(attributes, names().precision));
+  plan->backend = Owned::share(find(attributes, names().backend));
+  plan->precision = Owned::share(find(attributes, names().precision));
   plan->increment_version = Owned::share(increment);
   plan->refits = Owned::share(refits);
   if (clips != Py_None) plan->clips = Owned::share(clips);
@@ -148,12 +154,19 @@ PyObject* remember(PyObject*, PyObject* arguments) {
     PyObject* has = PyList_GetItem(present, i);
     plan->present.push_back(has == Py_None ? Gradient::kNotAsked : has == Py_True ? Gradient::kPresent : Gradient::kNone);
   }
-  bool fits = remember_groups(groups, *plan) && remember_state(state, *plan);
+  bool fits = remember_groups(groups, options, *plan) && remember_state(state, *plan);
   for (Py_ssize_t b = 0; fits && b < PyList_Size(parts); ++b) fits = remember_bucket(PyList_GetItem(parts, b), *plan);
   if (!fits) {
     if (PyErr_Occurred() != nullptr) return nullptr;
     Py_RETURN_NONE;
   }
+  plan->live.groups.reserve(plan->groups.size());
+  plan->live.params.reserve(plan->present.size());
+  plan->live.grads.reserve(plan->present.size());
+  plan->live.slots.reserve(plan->slots.size());
+  size_t states = 0;
+  for (const auto& bucket : plan->buckets) states += bucket->size() * bucket->names.size();
+  plan->live.states.reserve(states);
   plan->ready.resize(plan->buckets.size());
   plan->squares.resize(plan->buckets.size() + plan->scopes);
   for (size_t b = 0; b < plan->buckets.size(); ++b) plan->jobs.push_back({&plan->buckets[b]->table, &plan->ready[b].scalars});

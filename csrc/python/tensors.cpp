@@ -14,8 +14,9 @@ Torch torch;
 
 namespace {
 
-// The text of the current Python error, which is cleared.
+// The text of the current Python error, which is cleared. An interrupt stays set, for the caller of the module.
 std::string take_error() {
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) return "interrupted";
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyObject* text = value != nullptr ? PyObject_Str(value) : nullptr;
@@ -50,6 +51,11 @@ bool is_negated(PyObject* object, std::string* why) {
   return negated;
 }
 
+// Unless an interrupt is set already.
+void set_value_error(const std::string& why) {
+  if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_ValueError, why.c_str());
+}
+
 std::string about(Py_ssize_t tensor, const std::string& why) { return "tensor " + std::to_string(tensor) + ", " + why; }
 
 // Adds all tensors of the lists to the table. `unsure` gets those but gradients that may be lazily negated views.
@@ -82,7 +88,9 @@ bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign) {
   constexpr uint8_t kDLComplex = 5;
   std::string why;
   if (!describe(object, out, &why) || out->dtype.code == kDLComplex) return false;
-  return !(ask_sign || may_be_negated(*out)) || !is_negated(object, &why);
+  if (!ask_sign && !may_be_negated(*out)) return true;
+  // Asking lets other threads run, which may change the tensor: it is read again.
+  return !is_negated(object, &why) && describe(object, out, &why);
 }
 
 bool describe_quickly(PyObject* object, DLTensor* out) {
@@ -142,7 +150,7 @@ bool fill_single(Table& table, PyObject* tensors, Operand operand) {
   lists[operand] = tensors;
   TableBuilder builder(table, false);
   const std::string why = fill(table, builder, lists);
-  if (!why.empty()) PyErr_SetString(PyExc_ValueError, why.c_str());
+  if (!why.empty()) set_value_error(why);
   else schedule(table, *kernels);
   return why.empty();
 }
@@ -182,7 +190,7 @@ double* doubles(PyObject* object, int64_t count) {
     if (wrong != nullptr || dtype != DType::float64) why = "expected a float64 tensor on the CPU";
   }
   if (!why.empty()) {
-    PyErr_SetString(PyExc_ValueError, why.c_str());
+    set_value_error(why);
     return nullptr;
   }
   if (!is_row_major(tensor) || element_count(tensor) != count) {

@@ -25,12 +25,12 @@ struct Torch {
 };
 extern Torch torch;
 
-// Describes a plain tensor of real numbers on any device; false, without an error, if it is something else or a lazily negated
-// view. Dense tensors are asked about their sign only if told to: see may_be_negated.
+// Describes a plain tensor of real numbers on any device; false if it is something else or a lazily negated view, without an error
+// unless asking was interrupted. Dense tensors are asked about their sign only if told to: see may_be_negated.
 bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign);
-
-// The same without asking about the sign, and whether an object is a plain tensor that is no negated view.
+// Describes a plain tensor, complex ones included, without asking about the sign; false, without an error, if it is something else.
 bool describe_quickly(PyObject* object, DLTensor* out);
+// Whether an object is a plain tensor and no lazily negated view; false with an error set if asking was interrupted.
 bool is_positive_plain(PyObject* object);
 // Whether a tensor that is laid out like this may be a lazily negated view.
 bool may_be_negated(const DLTensor& tensor);
@@ -41,7 +41,7 @@ constexpr const char* kTableName = "ingot._native.table";  // of capsules that h
 // Lists of one table, null for operands it does not have; borrowed.
 using Lists = PyObject* [kOperands];
 
-// Reads all tensors of the lists; an empty string, or why they cannot be taken.
+// Reads all tensors of the lists; an empty string, or why they cannot be taken. An error is set if reading was interrupted.
 std::string fill(Table& table, TableBuilder& builder, const Lists& lists);
 
 // A table of one list of tensors; false with an error set.

@@ -32,6 +32,7 @@ def facts(written: list[list[Tensor]], read: list[Tensor]) -> tuple[bytes, bool]
 def remember(
     attributes: dict[str, Any],
     increment_version: Any,
+    options: list[tuple[tuple[str, ...], bool]],
     refits: Any,
     clips: Any,
     guard: Any,

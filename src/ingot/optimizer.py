@@ -23,6 +23,8 @@ from ingot.storage.precision import RULES, SEED, Precision
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
+COMMON_RULES = {"maximize": FLAG, "max_grad_norm": MAX_GRAD_NORM, "rounding_seed": SEED}
+
 
 class FusedOptimizer(Tracked):
     """What all optimizers share. A subclass declares ``spec`` and ``rules`` and its own options.
@@ -88,9 +90,13 @@ class FusedOptimizer(Tracked):
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:
         """Raise ValueError for options that are not allowed; subclasses add what concerns several options."""
-        common = {"maximize": FLAG, "max_grad_norm": MAX_GRAD_NORM, "rounding_seed": SEED}
-        check_all(cls.__name__, {**common, **cls.rules}, group)
+        check_all(cls.__name__, cls.all_rules(), group)
         arguments.refuse_wrong_names(cls.__name__, group)
+
+    @classmethod
+    def all_rules(cls) -> dict[str, Rule]:
+        """The rules of all options a parameter group has; nothing else in a group decides about a step."""
+        return {**COMMON_RULES, **cls.rules}
 
     @classmethod
     def respell(cls, options: dict[str, Any]) -> dict[str, Any]:
@@ -146,9 +152,6 @@ class FusedOptimizer(Tracked):
         """
         quick = self._quick
         if quick is not None and call in ((), (None,)) and not named and is_undisturbed(self):
-            if quick.unsettled:
-                for group in self.param_groups:
-                    self.check(group)
             done = quick.step(quick.plan, self.__dict__)
             if done is not False:
                 self._grad_norm = None if done is True else (done, quick.norm_dtype)

@@ -100,3 +100,11 @@ def test_floor_reads_everything() -> None:
         core.floor(*lists, 2**32 - 1)
         for words, wanted in zip(written, expected, strict=True):
             assert torch.equal(words, wanted)
+
+
+def test_what_is_there_twice_is_scaled_twice() -> None:
+    """As torch's list operators do, and without two threads in the same memory."""
+    tensor = torch.ones(100_000)
+    NATIVE.scale_([tensor, tensor, tensor[:50_000]], torch.tensor(0.5))
+    assert torch.equal(tensor[:50_000], torch.full((50_000,), 0.125))
+    assert torch.equal(tensor[50_000:], torch.full((50_000,), 0.25))

@@ -10,9 +10,9 @@ import torch
 from quick_steps import steady, whole_path
 from torch import Tensor
 from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
 
-from cases import Case, each_case
-from ingot.backends.native import NATIVE, core
+from cases import CASES, Case, each_case
 from ingot.optim import NpuFusedAdamW
 from training import assert_same, make_params, set_grad, tensors_of, train
 
@@ -68,6 +68,49 @@ def test_other_loops_leave_it(option: str, value: Any) -> None:
     assert_same(*runs)
 
 
+@pytest.mark.parametrize(
+    ("stem", "option"),
+    [("sgd", "weight_decay"), ("sgd", "momentum"), ("adam", "weight_decay"), ("lamb", "lr")],
+)
+def test_a_tensor_changed_in_place_is_seen(stem: str, option: str) -> None:
+    """Also where the change asks for another formula, as the first weight decay does."""
+    runs = []
+    for hook in (False, True):
+        param = Parameter(torch.ones(3))
+        optimizer = CASES[stem].make([param], **{"lr": 0.1, option: torch.tensor(0.0)})
+        train(whole_path(optimizer) if hook else optimizer, [param], 4)
+        assert hook or optimizer._quick is not None
+        before = param.detach().clone()
+        optimizer.param_groups[0][option].fill_(0.5)
+        train(optimizer, [param], 4)
+        runs.append(tensors_of(optimizer))
+        assert not torch.equal(param, before)
+    assert_same(*runs)
+
+
+def test_a_list_changed_in_place_is_seen_inside_backward() -> None:
+    param, betas = Parameter(torch.ones(3)), [0.9, 0.999]
+    optimizer = NpuFusedAdamW([param], lr=0.1, betas=betas)
+    with optimizer.release_gradients():
+        for _ in range(5):
+            param.square().sum().backward()
+            optimizer.step()
+        before = param.detach().clone()
+        betas[0] = 7.0
+        with pytest.raises(ValueError, match="betas"):
+            param.square().sum().backward()
+        assert torch.equal(param, before)
+
+
+def test_what_a_user_keeps_in_a_group_is_not_looked_at() -> None:
+    optimizer, param = steady()
+    taken = optimizer._quick
+    for step in range(3):
+        optimizer.param_groups[0]["seen"] = [step]
+        train(optimizer, [param], 1)
+    assert optimizer._quick is taken
+
+
 class Checked(NpuFusedAdamW):
     """Calls something whenever options are checked, as a signal handler may at any time."""
 
@@ -87,22 +130,61 @@ def checked() -> tuple[Checked, Tensor]:
     return optimizer, param
 
 
-def test_an_interrupt_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the quick path reads: raised, and nothing was changed."""
+class OutOfTime(RuntimeError):
+    """What a signal handler may raise."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OutOfTime])
+def test_an_interrupt_is_not_lost(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the quick path reads: raised, nothing was changed, and the next step reads everything again."""
     optimizer, param = checked()
     before = param.detach().clone()
 
     def interrupt() -> None:
-        raise KeyboardInterrupt
+        raise kind
 
     monkeypatch.setattr(Checked, "on_check", staticmethod(interrupt))
-    optimizer.param_groups[0]["eps"] = 1e-7
-    with pytest.raises(KeyboardInterrupt):
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(kind):
         optimizer.step()
     assert torch.equal(param, before) and optimizer.state[param]["step"] == 4
     monkeypatch.undo()
     optimizer.step()
     assert not torch.equal(param, before) and optimizer.state[param]["step"] == 5
+    assert "max_exp_avg_sq" in optimizer.state[param]
+
+
+class InterruptedAt(TorchFunctionMode):
+    """Ctrl-C in the moment in which torch is asked something."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(function, "__name__", "") == self.name:
+            raise KeyboardInterrupt
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("path", ["quick", "whole"])
+def test_an_interrupt_within_torch_is_not_lost(path: str) -> None:
+    """Each tensor of one element is asked whether it is a lazily negated view."""
+    param = Parameter(torch.ones(1))
+    optimizer = NpuFusedAdamW([param], lr=0.1)
+    train(optimizer, [param], 4)
+    if path == "whole":
+        whole_path(optimizer)
+    before = param.detach().clone()
+    with InterruptedAt("is_neg"), pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    assert torch.equal(param, before) and optimizer.state[param]["step"] == 4
+    optimizer.step()
+    assert optimizer.state[param]["step"] == 5
 
 
 def test_a_step_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,25 +212,3 @@ def test_zero_grad_of_a_group_that_is_no_list() -> None:
     optimizer.param_groups[0]["params"] = (param,)
     optimizer.zero_grad()
     assert param.grad is None
-
-
-def test_a_table_is_used_up_once() -> None:
-    """The table of a remembered step belongs to the quick path; running it again is refused."""
-    tables = []
-    param = Parameter(torch.ones(3))
-    optimizer = NpuFusedAdamW([param])
-    prepare = core.prepare
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "prepare", lambda *a: tables.append(prepare(*a)) or tables[-1])
-        train(optimizer, [param], 4)
-    assert optimizer._quick is not None and tables
-    with pytest.raises(ValueError, match="was handed to remember"):
-        core.run(tables[-1], (0.0,) * 8, 1.0)
-
-
-def test_what_is_there_twice_is_scaled_twice() -> None:
-    """As torch's list operators do, and without two threads in the same memory."""
-    tensor = torch.ones(100_000)
-    NATIVE.scale_([tensor, tensor, tensor[:50_000]], torch.tensor(0.5))
-    assert torch.equal(tensor[:50_000], torch.full((50_000,), 0.125))
-    assert torch.equal(tensor[50_000:], torch.full((50_000,), 0.25))

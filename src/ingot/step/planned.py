@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ingot.declare.options import Rule
 from ingot.declare.spec import Spec
 from ingot.reductions.norms import Whole
 from ingot.step.bucket import Bucket
@@ -36,6 +37,11 @@ class Planned(torch.optim.Optimizer):
     @classmethod
     def check(cls, group: Mapping[str, Any]) -> None:
         """Raise ValueError for options that are not allowed."""
+
+    @classmethod
+    def all_rules(cls) -> Mapping[str, Rule]:
+        """The rules of all options a parameter group has; nothing else in a group decides about a step."""
+        return {}
 
     def _refresh(self) -> None:
         """Forget everything that was derived from the state."""

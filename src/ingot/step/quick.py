@@ -31,7 +31,6 @@ class Quick(NamedTuple):
     step: Callable[[object, dict[str, Any]], bool | float]
     forget_gradients: Callable[[list[dict[str, Any]]], bool]
     norm_dtype: torch.dtype  # of the norm of its gradients
-    unsettled: bool  # whether options can be changed in place, and must be checked in every step
 
 
 def is_undisturbed(optimizer: Planned) -> bool:
@@ -53,6 +52,7 @@ def remember(
     planner: Planner,
     spec: Spec,
     groups: Groups,
+    names: Sequence[str],
     buckets: Sequence[Bucket],
 ) -> Quick | None:
     """What the quick path needs to know of a step that was made; None if steps like it cannot take it.
@@ -62,6 +62,7 @@ def remember(
         planner: the planner, after the step.
         spec: the optimizer's declaration.
         groups: its parameter groups.
+        names: the options that decide about a step; whatever else is in a group is the user's.
         buckets: the step; their tables are used up.
     """
     memory, roster = planner.recalled, planner.roster
@@ -92,27 +93,34 @@ def remember(
             )
         )
     clipping = [bool(spec.clips(group)) for group in groups]
+    changing = [may_change({name: group[name] for name in names}) for group in groups]
     variants, check_options = memory.settings.variants, planner.check
 
     def refits(number: int, group: dict[str, Any]) -> bool:
-        """Whether steps with the options a group has now are still made by the same loops; raises for bad options."""
-        check_options(group)
-        same = (
-            spec.variant(group) == variants[number] and bool(spec.clips(group)) == clipping[number]
+        """Whether steps with the options a group has now are still made by the same loops."""
+        try:
+            check_options(group)
+        except ValueError:
+            return False  # the whole path will report it
+        return (
+            spec.variant(group) == variants[number]
+            and bool(spec.clips(group)) == clipping[number]
+            and may_change({name: group[name] for name in names}) == changing[number]
         )
-        return same and not may_change(group)
 
+    options = [(tuple(names), each) for each in changing]
     clips = spec.clips if any(clipping) else None
     present = memory.settings.present
     by_ordinal = {i: g for b in buckets for i, g in zip(b.members.ordinals, b.grads, strict=True)}
     guard = guard_of([by_ordinal[ordinal] for ordinal in sorted(by_ordinal)], layout=False)
     check = None if guard is None else guard.check
-    plan = core.remember(attributes, _increment_version, refits, clips, check, present, parts)
+    plan = core.remember(
+        attributes, _increment_version, options, refits, clips, check, present, parts
+    )
     if plan is None:
         return None
     dtype = norm_dtype([bucket.grads[0] for bucket in buckets])
-    unsettled = any(map(may_change, groups))
-    return Quick(plan, core.quick_step, core.forget_gradients, dtype, unsettled)
+    return Quick(plan, core.quick_step, core.forget_gradients, dtype)
 
 
 def is_native(bucket: Bucket) -> bool:

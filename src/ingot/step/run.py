@@ -1,6 +1,7 @@
 """Runs the buckets of a step: scale, agree, commit, then update.
 
-Nothing comes after the commit that can fail in one process by itself.
+After the commit only what communicates can fail: the sums of sharded LAMB and AdamP, and those of observed steps. They
+take memory for some numbers per row.
 """
 
 from __future__ import annotations

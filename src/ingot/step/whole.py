@@ -91,4 +91,7 @@ def make_step(
     )
     if not again or planner.recalled is None or scale is not None:
         return None
-    return remember(vars(optimizer), planner, spec, groups, buckets)
+    try:
+        return remember(vars(optimizer), planner, spec, groups, [*optimizer.all_rules()], buckets)
+    except MemoryError:
+        return None  # this step has been made
