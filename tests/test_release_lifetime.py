@@ -69,6 +69,25 @@ def test_a_parameter_that_left_the_optimizer_keeps_its_gradient() -> None:
     assert gone not in optimizer.state
 
 
+def test_parameters_behind_one_that_left_are_left_to_step() -> None:
+    """Their ordinals are others now: none may be taken for its neighbour."""
+    runs = []
+    for releasing in (True, False):
+        params = make_params(SHAPES)
+        optimizer = adamw([{"params": params[:5]}, {"params": params[5:], "lr": 0.05}])
+        if releasing:
+            optimizer.release_gradients()
+        train(optimizer, params, 3)
+        del optimizer.param_groups[0]["params"][0]
+        params[0].requires_grad_(False)
+        for step in range(3, 6):
+            optimizer.zero_grad()
+            backward(params[1:], step)
+            optimizer.step()
+        runs.append(tensors_of(optimizer))
+    assert_same(*runs)
+
+
 def test_removing_the_handle_brings_normal_steps_back() -> None:
     params = make_params(SHAPES)
     optimizer = adamw(params)

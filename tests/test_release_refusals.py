@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
-from releasing import adamw
-from training import fit, small_model
+from releasing import adamw, backward
+from training import fit, make_params, small_model
 
 
 def test_what_needs_all_gradients_is_refused() -> None:
@@ -99,3 +100,33 @@ def test_a_scaler_that_is_switched_off_does_not_matter() -> None:
     scaler.scale(torch.ones(()))
     with optimizer.release_gradients():
         fit(net, optimizer)
+
+
+def test_a_parameter_of_two_optimizers_is_released_by_one() -> None:
+    """The first would use the gradient up, and the other would make no update without a word."""
+    params = make_params([(4, 4), (3,)])
+    one, two = adamw(params), adamw(params[1:])
+    handle = one.release_gradients()
+    with pytest.raises(RuntimeError, match=r"another optimizer releases.*shape \(3,\)"):
+        two.release_gradients()
+    assert two._released is None
+    handle.remove()
+    with two.release_gradients():
+        backward(params, 0)
+    assert params[0].grad is not None and params[1].grad is None
+
+
+def test_a_gradient_that_a_hook_took_is_not_called_updated() -> None:
+    params = make_params([(130, 127), (3,)])
+    before = params[0].detach().clone()
+
+    def take(param: Tensor) -> None:
+        param.grad = None
+
+    params[0].register_post_accumulate_grad_hook(take)
+    optimizer = adamw(params)
+    with optimizer.release_gradients() as handle:
+        backward(params, 0)
+        assert handle.updated == ["parameter 1 of group 0"]
+        optimizer.step()
+    assert torch.equal(params[0], before) and params[0] not in optimizer.state

@@ -116,9 +116,10 @@ bool read_addresses(Plan& plan) {
   };
   if (!read_all()) return false;
   if (!moved.empty()) {
-    // Somebody has replaced them. torch forbids to change an inference tensor, and lets other threads run while it is asked: then
-    // all are read again.
-    if (std::any_of(moved.begin(), moved.end(), [](const Owned& each) { return is_inference(each.get()); })) return false;
+    // Somebody has replaced them. torch forbids to change an inference tensor, and a lazily negated view would be read with the
+    // wrong sign. Other threads may run while torch is asked: then all are read again.
+    const auto is_good = [](const Owned& each) { return !is_inference(each.get()) && is_positive_plain(each.get()); };
+    if (!std::all_of(moved.begin(), moved.end(), is_good)) return false;
     moved.clear();
     if (!read_all() || !moved.empty()) return false;
   }

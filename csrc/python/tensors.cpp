@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
-#include <vector>
 
 namespace ingot {
 
@@ -58,30 +56,11 @@ void set_value_error(const std::string& why) {
 
 std::string about(Py_ssize_t tensor, const std::string& why) { return "tensor " + std::to_string(tensor) + ", " + why; }
 
-// Adds all tensors of the lists to the table. `unsure` gets those but gradients that may be lazily negated views.
-std::string add_all(TableBuilder& builder, const Lists& lists, Py_ssize_t count,
-                    std::vector<std::pair<Py_ssize_t, PyObject*>>& unsure) {
-  std::string why;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    DLTensor described[kOperands];
-    const DLTensor* operands[kOperands] = {};
-    for (int k = 0; k < kOperands; ++k) {
-      if (lists[k] == nullptr) continue;
-      PyObject* object = PyList_GetItem(lists[k], i);
-      if (!describe(object, &described[k], &why)) return about(i, why);
-      operands[k] = &described[k];
-      if (k != kGrad && may_be_negated(described[k])) unsure.emplace_back(i, object);
-    }
-    why = builder.add(operands);
-    if (!why.empty()) return about(i, why);
-  }
-  return {};
-}
-
 }  // namespace
 
 // DLPack shows only the memory behind a lazily negated view. Such a view is the imaginary part of complex numbers, so its
-// elements are not neighbours: of tensors whose elements are, only gradients are asked, for which it matters more often.
+// elements are not neighbours, unless somebody has made them so on purpose. Where asking every tensor in every step would take too
+// long, those whose elements are neighbours are asked only when they have come to another address.
 bool may_be_negated(const DLTensor& tensor) { return !is_row_major(tensor) || element_count(tensor) == 1; }
 
 bool describe_plain(PyObject* object, DLTensor* out, bool ask_sign) {
@@ -126,19 +105,24 @@ std::string fill(Table& table, TableBuilder& builder, const Lists& lists) {
   table.tensors.reserve(count);
   std::string why;
   // Asked before any address is read: torch lets other threads run meanwhile.
-  for (Py_ssize_t i = 0; signs_matter && i < count; ++i) {
-    PyObject* grad = PyList_GetItem(lists[kGrad], i);
-    if (!is_plain(grad, &why) || is_negated(grad, &why)) return about(i, "grad: " + why);
+  for (int k = 0; signs_matter && k < kOperands; ++k) {
+    for (Py_ssize_t i = 0; lists[k] != nullptr && i < count; ++i) {
+      PyObject* object = PyList_GetItem(lists[k], i);
+      if (!is_plain(object, &why) || is_negated(object, &why)) return about(i, k == kGrad ? "grad: " + why : why);
+    }
   }
-  std::vector<std::pair<Py_ssize_t, PyObject*>> unsure;
-  why = add_all(builder, lists, count, unsure);
-  if (!signs_matter || unsure.empty() || !why.empty()) return why;
-  for (const auto& [i, object] : unsure) {
-    if (is_negated(object, &why)) return about(i, why);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    DLTensor described[kOperands];
+    const DLTensor* operands[kOperands] = {};
+    for (int k = 0; k < kOperands; ++k) {
+      if (lists[k] == nullptr) continue;
+      if (!describe(PyList_GetItem(lists[k], i), &described[k], &why)) return about(i, why);
+      operands[k] = &described[k];
+    }
+    why = builder.add(operands);
+    if (!why.empty()) return about(i, why);
   }
-  table.tensors.clear();
-  table.views.clear();
-  return add_all(builder, lists, count, unsure);
+  return {};
 }
 
 bool fill_single(Table& table, PyObject* tensors, Operand operand) {

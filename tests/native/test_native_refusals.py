@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from native_buckets import make_bucket, random_bucket
+from native_buckets import random_bucket
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ingot.backends.native import NATIVE, core
-from ingot.optim import NpuFusedAdamW, NpuFusedSGD
+from ingot.optim import NpuFusedAdamW
 from ingot.step.bucket import Bucket
 
 
@@ -170,35 +170,6 @@ def test_wrong_arguments_raise() -> None:
         core.first(lamb.prepared, tuple(lamb.scalars), 1.0, torch.zeros(7, dtype=torch.float64))
     with pytest.raises(ValueError, match="float64"):
         core.first(lamb.prepared, tuple(lamb.scalars), 1.0, torch.zeros(2, 1))
-
-
-def test_negated_views() -> None:
-    """A lazily negated gradient, as the backward of complex numbers leaves it, is never read with the wrong sign."""
-    grad = torch.randn(10)
-    bucket = make_bucket("sgd", [torch.zeros(10)], [torch._neg_view(grad)])
-    assert NATIVE.prepare(bucket) == "tensor 0, grad: it is a lazily negated view"
-    param = torch.zeros(10, requires_grad=True)
-    optimizer = NpuFusedSGD([param], lr=0.1)
-    param.grad = torch._neg_view(grad)
-    optimizer.step()
-    assert torch.allclose(param.detach(), 0.1 * grad)
-
-
-def test_negated_parameters_and_states() -> None:
-    """What is behind a negated view has the other sign; such tensors are updated by another backend, in place."""
-    for backend in (None, "reference"):
-        imaginary = torch.complex(torch.zeros(3), torch.ones(3)).conj().imag
-        param, plain = imaginary.requires_grad_(), torch.ones(3, requires_grad=True)
-        optimizer = NpuFusedSGD([param, plain], lr=0.1, momentum=0.9, backend=backend)
-        for step in range(4):
-            param.grad, plain.grad = torch.ones(3), torch.ones(3)
-            if step == 2:
-                buffer = optimizer.state[plain]["momentum_buffer"]
-                optimizer.state[plain]["momentum_buffer"] = torch._neg_view(-buffer)
-            optimizer.step()
-        moved = 0.1 * (1 + 1.9 + 2.71 + 3.439)
-        torch.testing.assert_close(param.detach().resolve_neg(), torch.full((3,), -1 - moved))
-        torch.testing.assert_close(plain.detach(), torch.full((3,), 1 - moved))
 
 
 def test_keys_for_some_operands_only() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from functools import cache, cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,8 +47,8 @@ class Lists(Backend):
         """It takes plain tensors and any declared math; see that there is room for the temporaries."""
         if not bucket.plain:
             return "a tensor subclass can only be updated one by one"
-        if any(map(Tensor.is_neg, bucket.params)):
-            return "a parameter is a lazily negated view"
+        if any(map(Tensor.is_neg, chain(bucket.params, *bucket.states))):
+            return "a parameter or a state is a lazily negated view"
         try:
             bucket.prepared = work = Work(bucket)
         except Untraceable as reason:

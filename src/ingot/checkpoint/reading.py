@@ -160,7 +160,7 @@ def loaded_slots(
     name, spec = type(optimizer).__name__, optimizer.spec
     refuse_slots(optimizer, f"{name}: {where}", group, slots)
     result: dict[str, Any] = {}
-    counted = spec.counted or optimizer.precision.stochastic(param)
+    counted = spec.counted or optimizer.precision.counts
     for key, value in slots.items():
         if key == "step":
             step = loaded_step(f"{name}: {where}", value)

@@ -104,17 +104,18 @@ class ReleasedGradients:
         assert optimizer is not None
         refusals.refuse_options(optimizer)
         params = all_params(optimizer.param_groups)
-        trained = places_of(optimizer)
-        if trained == self._places:
+        places = places_of(optimizer)
+        if places == self._places:
             return
-        for gone in self._hooks.keys() - trained.keys():
+        new = [params[place[0]] for each, place in places.items() if each not in self._hooks]
+        refusals.refuse_rivals(type(optimizer).__name__, new, on_gradient)
+        for gone in self._hooks.keys() - places.keys():
             self._hooks.pop(gone).remove()
         arrive = partial(on_gradient, weakref.ref(self))
-        for each, (ordinal, _, _) in trained.items():
-            if each not in self._hooks:
-                self._hooks[each] = params[ordinal].register_post_accumulate_grad_hook(arrive)
-        self._places = trained
-        self._parcels = parcels_of(params, [ordinal for ordinal, _, _ in trained.values()])
+        for param in new:
+            self._hooks[id(param)] = param.register_post_accumulate_grad_hook(arrive)
+        self._places = places
+        self._parcels = parcels_of(params, [ordinal for ordinal, _, _ in places.values()])
         self._looked_around = False
 
     def refuse_clipping(self, what: str) -> None:
@@ -147,8 +148,10 @@ class ReleasedGradients:
         with self._lock:
             optimizer = self._optimizer()
             place = self._places.get(id(param))
-            if optimizer is None or place is None or not stands_at(optimizer, param, *place[1:]):
-                return  # nobody's, or no longer this optimizer's
+            if optimizer is None or place is None or not stands_at(optimizer, param, *place):
+                return  # nobody's, no longer this optimizer's, or under another ordinal: left to step()
+            if param.grad is None:
+                return  # somebody else's hook has taken it
             ordinal = place[0]
             parcel = self._parcels[ordinal]
             self._note_backward(optimizer)
@@ -195,10 +198,8 @@ class ReleasedGradients:
         quick = parcel.quick if parcel.quick_for == ordinals else None
         if quick is None or quick.step(quick.plan, vars(optimizer)) is False:
             refusals.refuse_options(optimizer)
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-            ):  # in this order: the first switches gradients on
+            # In this order: the first switches gradients on.
+            with torch.inference_mode(False), torch.no_grad():
                 parcel.quick = make_step(optimizer, optimizer._everything(), ordinals)
             parcel.quick_for = ordinals
         parcel.clear()
@@ -238,9 +239,8 @@ def places_of(optimizer: Planned) -> dict[int, tuple[int, int, int]]:
     return {id(param): (i, g, p) for i, (g, p, param) in enumerate(every) if param.requires_grad}
 
 
-def stands_at(optimizer: Planned, param: Tensor, group: int, position: int) -> bool:
-    """Whether a parameter stands where it stood when it was hooked."""
-    try:
-        return optimizer.param_groups[group]["params"][position] is param
-    except IndexError:
-        return False
+def stands_at(optimizer: Planned, param: Tensor, ordinal: int, group: int, position: int) -> bool:
+    """Whether a parameter stands where it stood when it was hooked, with as many parameters before it."""
+    *earlier, own = [each["params"] for each in optimizer.param_groups[: group + 1]] or [[]]
+    before = sum(map(len, earlier))
+    return before + position == ordinal and position < len(own) and own[position] is param

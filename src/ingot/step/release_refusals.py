@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from ingot.step.planned import Planned
@@ -79,6 +80,19 @@ def refuse_leftovers(optimizer: Planned) -> None:
         if param.grad is not None:
             place = roster.place(ordinal, optimizer.param_groups)
             raise RuntimeError(f"{place}: it has a gradient already; call zero_grad() first")
+
+
+def refuse_rivals(owner: str, params: Sequence[Tensor], hook: Callable[..., object]) -> None:
+    """Parameters whose gradients another optimizer releases: the first to be called would leave the other nothing."""
+    for param in params:
+        hooks = (getattr(param, "_post_accumulate_grad_hooks", None) or {}).values()
+        if any(
+            getattr(each, "func", None) is hook and each.args[0]() is not None for each in hooks
+        ):
+            raise RuntimeError(
+                f"{owner}: another optimizer releases the gradient of a parameter of shape {tuple(param.shape)}, and "
+                "one gradient makes one update; remove() the handle of the other"
+            )
 
 
 def refuse_bystanders(optimizer: Planned) -> None:

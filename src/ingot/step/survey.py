@@ -40,11 +40,7 @@ class Kind(NamedTuple):
     plain: bool
     sharded: bool
     first: bool  # the first step of an optimizer without a counter
-
-    @property
-    def counted(self) -> bool:
-        """Whether steps are counted in the state: for the formula, or for the random bits of the rounding."""
-        return self.variant.spec.counted or self.stochastic
+    counted: bool  # whether steps are counted in the state: for the formula, or for the random bits of the rounding
 
 
 @dataclass(eq=False)
@@ -53,9 +49,8 @@ class Outline:
 
     kind: Kind
     ordinals: list[int] = field(default_factory=list)
-    positions: list[int] = field(
-        default_factory=list
-    )  # among the entries of optimizer.state; -1: none
+    # Their places among the entries of optimizer.state; -1: none.
+    positions: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # see ``Rounding``
     specs: Specs | None = None  # how its DTensors are laid out; None if it has none
     backend: Backend | None = None
@@ -127,12 +122,14 @@ def survey(
             is_plain(param) and is_plain(grad),
             variant.two_pass and bool(roster.splits[ordinal].groups),
             not spec.counted and any(slots.get(name) is None for name in variant.states),
+            spec.counted or precision.counts,
         )
         step = int(slots.get("step", 0))
         away = near is not param
-        if (kind, step, away) not in result:
-            result[kind, step, away] = Outline(kind), Found(step, away=away)
-        outline, found = result[kind, step, away]
+        key = kind, step, away
+        if key not in result:
+            result[key] = Outline(kind), Found(step, away=away)
+        outline, found = result[key]
         outline.ordinals.append(ordinal)
         outline.positions.append(positions.get(id(param), -1))
         if kind.stochastic:

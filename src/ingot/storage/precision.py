@@ -110,6 +110,14 @@ class Precision:
         narrow = self.in_blocks(param) or self.wide(param.dtype) in HALVES
         return narrow or (param.dtype in HALVES and not self.master_weights)
 
+    @property
+    def counts(self) -> bool:
+        """Whether every parameter has a step count, which random bits are made of.
+
+        Also one of which nothing is rounded: checkpoints of torch.distributed hold states of all parameters or of none.
+        """
+        return self.rounding != "nearest"
+
     def home(self, param: Tensor) -> torch.device:
         """The device on which the states of a parameter are kept."""
         return HOST if self.offload and is_away(param) else param.device
