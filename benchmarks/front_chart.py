@@ -9,12 +9,14 @@ was not measured is left out, and said so.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from ingot.cli.bench.records import FLOOR, SMALL_FLOOR, Row, read_csv
 
@@ -54,6 +56,61 @@ def time_of(row: Row) -> str:
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
+def factor(ratio: float) -> str:
+    """How many times as fast, with the digits that count."""
+    return f"{ratio:.2f} x" if ratio < 2 else f"{ratio:.1f} x" if ratio < 10 else f"{ratio:.0f} x"
+
+
+def drawn(bars: Sequence[tuple[str, Row, Row]], circumstances: Mapping[str, str]) -> Figure:
+    """A bar per line with its words above it: narrow, so that a telephone shows them large enough to read."""
+    figure, panel = pyplot.subplots(figsize=(6.6, 1.1 + 0.53 * len(bars)), layout="constrained")
+    ratios = [peer.median_ms / ours.median_ms for _, ours, peer in bars]
+    for place, (ratio, (title, ours, peer)) in enumerate(zip(ratios, bars, strict=True)):
+        panel.barh(place, ratio - 1.0, left=1.0, color="#c2410c", height=0.42)
+        right = max(ratio, 1.0)  # of the line at 1, too
+        words = f"   {time_of(ours)} against {time_of(peer)}"
+        beside = panel.annotate(
+            factor(ratio),
+            (right, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=12,
+            fontweight="bold",
+        )
+        panel.annotate(words, (1, 0.5), xycoords=beside, va="center", fontsize=11)
+        panel.annotate(
+            title, (1.0, place - 0.3), xytext=(3, 0), textcoords="offset points", fontsize=11.5
+        )
+        panel.annotate(
+            peer.contestant,
+            (1, place - 0.3),
+            xycoords=panel.get_yaxis_transform(),
+            ha="right",
+            fontsize=10,
+            color="#475569",
+        )
+    panel.axvline(1.0, color="#0f172a", linewidth=1.2)
+    panel.set_yticks([])
+    panel.set_ylim(len(bars) - 0.6, -0.75)
+    panel.set_xscale("log")
+    panel.set_xlim(min(1.0, 0.9 * min(ratios)), max(2.0, *ratios) ** 1.8)  # room for the words
+    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if tick <= 1.5 * max(ratios)]
+    panel.set_xticks(ticks, [f"{tick}" for tick in ticks], fontsize=11)
+    panel.minorticks_off()
+    figure.suptitle("On a CPU: times as fast as the best other one", fontsize=13.5)
+    threads = f"{circumstances['threads']} threads"
+    if any(bar[1].part in ("step", "iteration") for bar in bars):
+        threads += " (small models: 1)"
+    panel.set_xlabel(
+        f"log scale; medians; on the right the best other one\n{circumstances['cpu']}, {threads}, "
+        f"torch {circumstances['torch']}, {circumstances['date'][:10]}",
+        fontsize=10,
+    )
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    return figure
+
+
 def main() -> None:
     """Reads the results and writes the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,43 +127,7 @@ def main() -> None:
             bars.append((title, *pair))
     if not bars:
         raise SystemExit("nothing to draw")
-    figure, panel = pyplot.subplots(figsize=(9.4, 1.2 + 0.34 * len(bars)), layout="constrained")
-    ratios = [peer.median_ms / ours.median_ms for _, ours, peer in bars]
-    for place, (ratio, (_, ours, peer)) in enumerate(zip(ratios, bars, strict=True)):
-        panel.barh(place, ratio - 1.0, left=1.0, color="#c2410c", height=0.62)
-        text = f"  {ratio:.2g} x  " if ratio >= 2 else f"  {ratio:.2f} x  "
-        right = max(ratio, 1.0)  # of the line at 1, too
-        panel.text(right, place, text, va="center", fontsize=9, fontweight="bold")
-        words = f"{time_of(ours)} against {time_of(peer)}, {peer.contestant}"
-        panel.annotate(
-            words,
-            (right, place),
-            xytext=(50, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    panel.axvline(1.0, color="#0f172a", linewidth=1.2)
-    panel.set_yticks(range(len(bars)), [title for title, *_ in bars], fontsize=9)
-    panel.set_ylim(len(bars) - 0.4, -0.6)
-    panel.set_xscale("log")
-    panel.set_xlim(min(0.9, 0.9 * min(ratios)), 100.0 * max(2.0, *ratios))  # room for the words
-    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100) if tick <= 2.0 * max(ratios)]
-    panel.set_xticks(ticks, [f"{tick}" for tick in ticks])
-    panel.minorticks_off()
-    panel.set_title(
-        "On a CPU: how many times as fast as the best other one (log scale)", fontsize=11
-    )
-    threads = f"{circumstances['threads']} threads"
-    if any(bar[1].part in ("step", "iteration") for bar in bars):
-        threads += " (small models: 1)"
-    panel.set_xlabel(
-        f"medians; {circumstances['cpu']}, {threads}, torch {circumstances['torch']}, "
-        f"{circumstances['date'][:10]}",
-        fontsize=8,
-    )
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.tick_params(axis="y", length=0)
+    figure = drawn(bars, circumstances)
     figure.savefig(chosen.output, dpi=130)
     print(chosen.output)
 

@@ -9,7 +9,8 @@ All contestants of a line step in turns, in one process, over the same parameter
 one thread processor time is taken, which other processes disturb least; with more threads wall-clock time.
 
 The native core is hidden, as if it had not been built: this backend makes the steps on the CPU only where the core is
-missing, and the core would make its planning quicker. torch's optimizers and the packages do not use it.
+missing, and the core would make its planning quicker. torch's optimizers and the packages do not use it. A package
+that is not installed is left out, and a line says so; requirements-bench.txt has them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from functools import cache
 from math import inf, log2
 from typing import Any
 
@@ -52,16 +54,28 @@ def contestants(optimizer: str, sizes: list[int]) -> dict[str, tuple[Any, int]]:
     return {name: (found[name], 0) for name in others} | own
 
 
+@cache
+def say_once(text: str) -> None:
+    """Print a line, but not for every list of tensors."""
+    print(text, flush=True)
+
+
 def race(optimizer: str, shapes: list[tuple[int, ...]], chosen: argparse.Namespace) -> Any:
     """The best seconds of each contestant."""
     clock: Callable[[], float] = time.process_time if chosen.threads == 1 else time.perf_counter
     params = [Parameter(torch.randn(shape)) for shape in shapes]
     for param in params:
         param.grad = torch.randn_like(param)
-    made = {
-        name: (each.build(params), size)
-        for name, (each, size) in contestants(optimizer, chosen.rounds_of).items()
-    }
+    made = {}
+    for name, (each, size) in contestants(optimizer, chosen.rounds_of).items():
+        try:
+            made[name] = each.build(params), size
+        except Exception as error:  # whatever a stranger's package raises
+            if each.ours:
+                raise
+            say_once(
+                f"not taking part: {name}: {(str(error) or type(error).__name__).splitlines()[0]}"
+            )
     best = dict.fromkeys(made, inf)
     end = time.monotonic() + chosen.seconds
     turn = 0

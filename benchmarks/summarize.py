@@ -19,7 +19,7 @@ BEGIN, END = "<!-- results: written by benchmarks/summarize.py -->", "<!-- end o
 # Pictures of `ingot bench`; those that are not in the results are left out.
 PICTURES = {
     "race.png": "Nanoseconds per parameter of everybody, on one scale",
-    "scaling.png": "Nanoseconds per parameter as the model grows",
+    "scaling.png": "Time per parameter and per tensor as the model grows",
     "small.png": "Microseconds of a step of small models",
     "8bit.png": "Time and bytes of states in 8 and 16 bits",
     "memory.png": "Memory over one iteration, with normal steps and with released gradients",

@@ -25,11 +25,16 @@ ROOT = Path(__file__).resolve().parent.parent
 HERE = ROOT / "docs_site"
 
 LINK = re.compile(r"\]\(([^)\s#]+)")
+TRANSLATION = re.compile(r"(\]\([^)\s#]+)\.zh-CN\.md")
 # A line that is nothing but the switch between the languages of a page.
 SWITCH = re.compile(
     r"^(?:English \| )?\[(?:English|中文|简体中文)\]\(\S+\)(?: \| 简体中文)?\n+", re.MULTILINE
 )
 NOT_TRANSLATED = "*本页目前只有英文。*"
+# What begins a block of its own, so that the line before it does not go on there.
+BLOCK = re.compile(r"$|[-+*] |\d+\. |[#|>]|```|!\[|<")
+IDEOGRAPH = re.compile("[\u4e00-\u9fff]")
+PUNCTUATION = re.compile("[\u2018-\u201d\u3000-\u303f\uff00-\uffef]")  # of full width
 
 
 def read(path: Path) -> str:
@@ -52,8 +57,25 @@ def with_english_anchors(chinese: str, english: str) -> str:
 
 def join_chinese(text: str) -> str:
     """Join the lines of Chinese sentences: a browser would show the end of a line as a space."""
-    line = r"^(?!#)(.*[\u3000-\u9fff\uff00-\uffef])\n(?=[\u4e00-\u9fff])"  # no heading
-    return re.sub(line, r"\1", text, flags=re.MULTILINE)
+    joined: list[str] = []
+    code = False
+    for line in text.split("\n"):
+        code ^= line.startswith("```")
+        if joined and not code and without_space(joined[-1], line.lstrip()):
+            joined[-1] += line.lstrip()
+        else:
+            joined.append(line)
+    return "\n".join(joined)
+
+
+def without_space(line: str, following: str) -> bool:
+    """Whether a line goes on in the next one with no space between: in Chinese, or at Chinese punctuation."""
+    if re.match(r"#|\||```|$", line) or BLOCK.match(following):
+        return False
+    ends, begins = line[-1], following[0]
+    if PUNCTUATION.match(ends) or PUNCTUATION.match(begins):
+        return True
+    return bool(IDEOGRAPH.match(ends) and IDEOGRAPH.match(begins))
 
 
 def headings(text: str) -> list[str]:
@@ -80,8 +102,9 @@ def lay_out(folder: Path, chinese: bool) -> list[str]:
         text = read(source)
         if chinese and translation.exists():
             text = with_english_anchors(join_chinese(read(translation)), text)
+            text = TRANSLATION.sub(r"\1.md", text)  # the site has both languages under one name
         elif chinese:
-            text = re.sub(r"\A(# .*\n)", rf"\1\n{NOT_TRANSLATED}\n", text)
+            text = with_notice(text)
         text = re.sub(r"\]\(((?:\.\./)*)README\.md", r"](\1index.md", text)
         write(folder / name, text)
         for target in LINK.findall(text):
@@ -92,11 +115,16 @@ def lay_out(folder: Path, chinese: bool) -> list[str]:
                 shutil.copyfile(file, copy)
     reference = api_pages()
     for name, text in reference.items():
-        write(folder / name, text)
+        write(folder / name, with_notice(text) if chinese else text)
     for asset in ("site.css", "iframe-worker.js"):
         shutil.copyfile(HERE / asset, folder / asset)
     write(folder / "images" / "favicon.svg", (HERE / "favicon.svg").read_text())
     return [*pages, *reference]
+
+
+def with_notice(text: str) -> str:
+    """A page of the Chinese site that is in English, with a line under its title that says so."""
+    return re.sub(r"\A(# .*\n)", rf"\1\n{NOT_TRANSLATED}\n", text)
 
 
 def write(path: Path, text: str) -> None:
@@ -127,6 +155,7 @@ def build(work: Path, output: Path, chinese: bool) -> None:
         "show_root_full_path": False,
         "heading_level": 2,
         "show_source": False,
+        "show_bases": False,  # they are not in the reference
         "docstring_section_style": "list",
         "separate_signature": True,
         "show_signature_annotations": False,

@@ -18,11 +18,18 @@ RULES = [
     ),  # the heading under which griffe looks for them
     (re.compile(r":(?:class|func|meth|mod):`~?(\w+\.[\w.]+)`"), r"[`\1`][\1]"),
     (re.compile(r"\bdocs/(\w+)\.md\b"), r"[docs/\1.md](../docs/\1.md)"),
+    (
+        re.compile(r"``help\(ingot\.optimizer\.FusedOptimizer\)``\s+after\s+``import ingot``"),
+        "[What all optimizers share](shared.md)",
+    ),
+    # The reference itself says the default of every parameter; what it means is kept.
+    (re.compile(r"\s\(default (?:[^:()]|\([^()]*\))*\)"), ""),
+    (re.compile(r"\(default ([^:()]+): "), r"(\1: "),
 ]
 # A method of the same class, which is named without it.
 SIBLING = re.compile(r":meth:`(\w+)`")
 # Two columns between lines of "=", as reStructuredText has them; a row goes on where its first column is empty.
-TABLE = re.compile(r"^(=+) =+\n(.*?)^=+ =+$\n?", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"^(=+) =+\n(.*?)^=+ =+$", re.MULTILINE | re.DOTALL)
 
 
 def markdown_table(found: re.Match[str]) -> str:

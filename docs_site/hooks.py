@@ -1,4 +1,4 @@
-"""Makes the language switch of every page lead to the same page in the other language (a mkdocs hook)."""
+"""Makes the language switch of a page lead to that page in the other language, and more (a mkdocs hook)."""
 
 import logging
 from typing import Any
@@ -7,6 +7,13 @@ from typing import Any
 def on_startup(**others: Any) -> None:
     """Keep the segmenter of Chinese text from reporting how long it took to load."""
     logging.getLogger("jieba").setLevel(logging.WARNING)
+
+
+def on_page_content(html: str, *, page: Any, **others: Any) -> str:
+    """Keep the table of registers, many pages long, out of the search: whoever looks for LAMB means the optimizer."""
+    if not page.url.endswith("kernels.html"):
+        return html
+    return html.replace("<table>", "<table data-search-exclude>")
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:

@@ -23,7 +23,7 @@ METHODS = [
     "state_bytes",
     "all_params",
 ]
-FOR_SUBCLASSES = ["check", "respell", "group_of"]
+FOR_SUBCLASSES = ["check", "all_rules", "respell", "group_of"]
 
 
 def entry(name: str, **options: object) -> str:
@@ -58,7 +58,10 @@ def api_pages() -> dict[str, str]:
         # Inherited members as well: track_metrics and metrics are those of a base class.
         f"::: ingot.{base}.FusedOptimizer\n"
         f"    options: {{members: {json.dumps(METHODS)}, inherited_members: true}}",
-        entry("step.in_backward.ReleasedGradients", members=["updated", "waiting", "remove"]),
+        entry(
+            "step.in_backward.ReleasedGradients",
+            members=["updated", "waiting", "discard", "remove"],
+        ),
         "## For a new optimizer",
         "What a subclass may change: [Adding an optimizer](../docs/adding_an_optimizer.md).",
         *(entry(f"{base}.FusedOptimizer.{name}", heading_level=3) for name in FOR_SUBCLASSES),

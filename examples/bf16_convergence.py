@@ -1,7 +1,8 @@
 """Trains a small network on scikit-learn's digits in float32 and in bfloat16, and plots what each precision reaches.
 
-    python examples/bf16_convergence.py                  # draws docs/images/precision.png
+    python examples/bf16_convergence.py                  # draws out/precision.png
     python examples/bf16_convergence.py --steps 500 --output /dev/null
+    python examples/bf16_convergence.py --output docs/images/precision.png    # renews the picture of docs/precision.md
 
 Only what is stored differs between the runs: parameters, gradients and states. The network itself computes in
 float32 from the stored values, so the curves show what the optimizer's precision does and nothing else.
@@ -142,9 +143,8 @@ def plot(curves: dict[str, dict[str, list[tuple[int, float]]]], output: Path) ->
 def main() -> None:
     """Train every setting with every optimizer, print where each ends, and draw the curves."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    images = Path(__file__).resolve().parents[1] / "docs" / "images"
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--output", type=Path, default=images / "precision.png")
+    parser.add_argument("--output", type=Path, default=Path("out/precision.png"))
     arguments = parser.parse_args()
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for name in OPTIMIZERS:
@@ -153,6 +153,7 @@ def main() -> None:
             curves[name][key] = train(name, setting, arguments.steps)
             step, loss = curves[name][key][-1]
             print(f"{name:6} {setting.label:45} loss after {step} steps: {loss:.4f}", flush=True)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     plot(curves, arguments.output)
     print(f"wrote {arguments.output}")
 

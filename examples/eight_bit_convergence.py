@@ -1,11 +1,13 @@
 """Trains a small transformer on Python's own source text with optimizer states in float32, bfloat16 and 8 bits.
 
-    python examples/eight_bit_convergence.py             # 66 runs, then draws docs/images/eight_bit.png
+    python examples/eight_bit_convergence.py             # 66 runs into out/eight_bit.csv, then draws out/eight_bit.png
     python examples/eight_bit_convergence.py --only AdamW --seeds 1 --steps 200 --results "" --output ""
 
 Runs with the same seed begin with the same weights and see the same batches; only the format of the states differs.
 Every run is added to the file of results, and a run that is in it is not made again, so the program can be
-interrupted. The formats of bitsandbytes and torchao take part with AdamW where these packages are installed.
+interrupted. To renew what docs/precision.md shows, give benchmarks/results/eight_bit.csv for --results (without the
+runs that are to be made again) and docs/images/eight_bit.png for --output. The formats of bitsandbytes and torchao
+take part with AdamW where these packages are installed.
 """
 
 from __future__ import annotations
@@ -202,18 +204,16 @@ def plot(rows: list[dict[str, Any]], output: Path) -> None:
 def main() -> None:
     """Make the runs that are not there yet, print what each format reaches, and draw it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    here = Path(__file__).resolve().parents[1]
-    results = here / "benchmarks" / "results" / "eight_bit.csv"
     parser.add_argument("--only", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
     every = [*FORMATS, *PEERS]
     parser.add_argument("--formats", nargs="+", default=every, choices=every)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--results", type=str, default=str(results))
-    parser.add_argument(
-        "--output", type=str, default=str(here / "docs" / "images" / "eight_bit.png")
-    )
+    parser.add_argument("--results", type=str, default="out/eight_bit.csv")
+    parser.add_argument("--output", type=str, default="out/eight_bit.png")
     arguments = parser.parse_args()
+    for file in filter(None, (arguments.results, arguments.output)):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     if arguments.results and Path(arguments.results).exists():

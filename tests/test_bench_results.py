@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import runpy
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 import torch
 
 from bench_rows import make_show, some_row
-from ingot.cli.bench import main, parse, parts
+from ingot.backends import operands
+from ingot.cli.bench import main, parse, parts, peers, run
 from ingot.cli.bench.records import FLOOR, Row, compare, read_csv, write_csv
+from ingot.cli.bench.traffic import Count, read_traffic, write_traffic
 
 
 def test_compare_takes_the_fastest_peer_and_the_floor() -> None:
@@ -108,6 +111,51 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     (tmp_path / "bench.csv").write_text("optimizer\nadamw\n")
     with pytest.raises(ValueError, match="holds no results"):
         read_csv(tmp_path / "bench.csv")
+
+
+def test_a_picture_names_the_commits_of_its_own_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = replace(some_row("ingot", 2.0, 4.0, ours=True), part="race")
+    new = replace(old, part="step")
+    for row in (old, new):
+        machine = {**MACHINE, "commit": row.part, "backend": "native", "threads": "3"}
+        write_csv(tmp_path / f"{row.part}.csv", [row], machine)
+    first, second = ((tmp_path / f"{part}.csv").read_text() for part in ("race", "step"))
+    (tmp_path / "bench.csv").write_text(first + second.split("\n", 1)[1])
+    assert read_csv(tmp_path / "bench.csv")[1]["commit"] == "race, step"
+    assert read_csv(tmp_path / "bench.csv", ["memory"]) == ([], {})
+    named = []
+    monkeypatch.setattr(run, "draw", lambda *each: named.append(each[3].get("commit")) or [])
+    assert main(["--draw", str(tmp_path)]) == 0
+    assert named == ["race", None, "step", None, None]
+
+
+def test_counts_come_back_from_their_file(tmp_path: Path) -> None:
+    counts = [
+        Count("adamw", "8 of (1024, 1024)", "ingot lists", "0.1.0", 72.0, 7, 0, 0.5),
+        Count("adamw", "8 of (1024, 1024)", "torch loop", "2.13.0", 80.0, 80, 8),
+    ]
+    write_traffic(tmp_path / "traffic.csv", counts, MACHINE)
+    found, known = read_traffic(tmp_path / "traffic.csv")
+    assert found == counts
+    assert known == {"torch": "2.13.0", "ingot": "0.1.0", "commit": "", "date": "2026-01-01"}
+
+
+def test_a_missing_package_is_left_out_of_the_lists_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "lists_cpu.py"
+    names = runpy.run_path(str(script))
+    monkeypatch.setattr(operands, "ROUND_ON_CPU", operands.ROUND_ON_CPU)
+    monkeypatch.setitem(names["OTHERS"], "adamw", "gone")
+    monkeypatch.setattr(
+        peers, "peers", lambda _: [peers.Contestant("gone", "gone", peers.from_module("gone", "A"))]
+    )
+    chosen = Namespace(threads=1, rounds_of=[20], seconds=0.0)
+    assert list(names["race"]("adamw", [(2, 3)], chosen)) == ["lists, 2^20"]
+    names["race"]("adamw", [(2, 3)], chosen)
+    assert capsys.readouterr().out == "not taking part: gone: No module named 'gone'\n"
 
 
 def test_drawing_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

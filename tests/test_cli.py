@@ -133,6 +133,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert all(f"  {name} " in text for name in COMMANDS)
+    assert "python -m ingot.selftest" in text and "python -m ingot.npusim" in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)

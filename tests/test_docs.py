@@ -163,7 +163,12 @@ def test_translation_has_the_same_code_and_links(chinese: Path) -> None:
     assert chinese.name in links[0] and english.name in links[1]
     # A heading has another anchor in another language.
     targets = [{link.split("#")[0] for link in found} for found in links]
-    assert targets[0] - {chinese.name} == targets[1] - {english.name}
+    others = targets[1] - {english.name}
+    assert targets[0] - {chinese.name} == {link.replace(".zh-CN.md", ".md") for link in others}
+    # A reader of Chinese is led to Chinese pages, where there are any.
+    assert not [
+        link for link in others if (chinese.parent / link).with_suffix(".zh-CN.md").exists()
+    ]
     # Measured figures are in tables; small whole numbers may stand as words in one of the languages.
     rows = [
         re.findall(r"^\|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)

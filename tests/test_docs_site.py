@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import pytest
 
@@ -78,6 +80,9 @@ def test_translations_are_used_and_untranslated_pages_say_so(
     assert (tmp_path / "docs/choosing_an_optimizer.md").read_text().startswith("# 选择优化器")
     assert site.NOT_TRANSLATED in (tmp_path / "docs/numerics.md").read_text()
     assert site.NOT_TRANSLATED not in (tmp_path / "index.md").read_text()
+    assert site.NOT_TRANSLATED in (tmp_path / "api/shared.md").read_text()
+    assert "](docs/precision.md)" in (tmp_path / "index.md").read_text()
+    assert not any("zh-CN.md)" in path.read_text() for path in tmp_path.rglob("*.md"))
     site.lay_out(tmp_path, False)
     english = (tmp_path / "docs/choosing_an_optimizer.md").read_text()
     assert english.startswith("# Which optimizer?") and "[中文]" not in english
@@ -92,6 +97,46 @@ def test_headings_of_translations_have_the_anchors_of_the_original(
     assert '\n## 裁剪 <a id="clipping"></a>\n' in text
     with pytest.raises(SystemExit, match="一: 1 headings, but 2 in the original"):
         site.with_english_anchors("# 一\n", "# One\n\n## Two\n")
+
+
+def test_lines_of_chinese_sentences_are_joined_without_a_space(site: ModuleType) -> None:
+    pairs = {
+        "- 若不一致，\n  只要通信": "- 若不一致，只要通信",  # noqa: RUF001
+        "在 CPU 上。\nCPU 版": "在 CPU 上。CPU 版",
+        "RMSpropTF\n（`ingot.AdamW`）": "RMSpropTF（`ingot.AdamW`）",  # noqa: RUF001
+        "第一行\n  第二行\n第三行": "第一行第二行第三行",
+    }
+    assert {text: site.join_chinese(text) for text in pairs} == pairs
+    kept = [
+        "## 安装\n这样做",
+        "一：\n- 二；\n- 三。",  # noqa: RUF001
+        "一：\n\n二。",  # noqa: RUF001
+        "一：\n| 二 |\n| 三 |",  # noqa: RUF001
+        "使用 CPU\n的人",
+        "做\nCPU 版",
+        "```\n一，\n二\n```\n三",  # noqa: RUF001
+    ]
+    assert [site.join_chinese(text) for text in kept] == kept
+
+
+def test_docstrings_become_markdown(site: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The docstring of Metrics, whose table is followed by a section, and those of parameters with defaults."""
+    monkeypatch.setitem(sys.modules, "griffe", ModuleType("griffe"))
+    for name in ("Extension", "Object"):
+        monkeypatch.setattr(sys.modules["griffe"], name, object, raising=False)
+    rules = runpy.run_path(str(ROOT / "docs_site" / "docstrings.py"))
+
+    def markdown(text: str) -> str:
+        holder = SimpleNamespace(docstring=SimpleNamespace(value=text), parent=None)
+        rules["TerminalDocstrings"]().on_object(obj=holder)
+        return str(holder.docstring.value)
+
+    text = markdown(inspect.cleandoc(ingot.metrics.Metrics.__doc__ or ""))
+    assert re.search(r"^\| `projected_rows` \| .* \|\n\nAttributes:$", text, re.M)
+    assert markdown("lr: a rate, in [0, 1) (default (0.9, 0.999)).") == "lr: a rate, in [0, 1)."
+    assert markdown("names: some\n    (default None: all).") == "names: some\n    (None: all)."
+    text = markdown(inspect.cleandoc(optim.NpuFusedAdamW.__doc__ or ""))
+    assert "(shared.md)" in text and "help(" not in text and "(default" not in text
 
 
 @pytest.mark.parametrize(
@@ -139,6 +184,7 @@ def test_the_reference_has_every_public_member_of_the_shared_class(site: ModuleT
     found = written_down(site)
     assert {f"optimizer.FusedOptimizer.{name}" for name in public} <= found
     assert all(hasattr(FusedOptimizer, n.split(".")[-1]) for n in found if "FusedOptimizer." in n)
+    assert "step.in_backward.ReleasedGradients.discard" in found
 
 
 def test_the_reference_has_the_functions_and_the_metrics(site: ModuleType) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ def test_what_stands_out() -> None:
         "wild": "exploding",
         "lost": "exploding",
     }
+
+
+def test_a_dead_layer_has_one_reason() -> None:
+    """Its gradients: the update of a weight that decays is not 0, that of a bias is."""
+    run = with_gradients(weight=(1.0, 0.0), bias=(1.0, 0.0), other=(1.0, 1.0))
+    for metrics in run:
+        metrics["bias"]["update_ratio"] = 0.0
+    assert {verdict.why for verdict in stand_out(run).values()} == {"gradient norm 0"}
 
 
 def test_only_the_last_quarter_counts() -> None:
@@ -108,6 +117,17 @@ def test_watch_draws_trust_ratios_and_broken_runs(tmp_path: Path) -> None:
     )
     assert main(["watch", str(tmp_path / "run.jsonl"), "--output", str(tmp_path / "b.png")]) == 0
     assert (tmp_path / "a.png").exists() and (tmp_path / "b.png").exists()
+
+
+def test_the_verdicts_need_no_package(tmp_path: Path) -> None:
+    optimize(tmp_path / "run.jsonl")
+    program = "import sys; sys.modules['matplotlib'] = None; from ingot.cli import main; main(['watch', 'run.jsonl'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "pip install matplotlib" in done.stderr
+    assert "4 tracked steps" in done.stdout and "No parameter stands out." in done.stdout
+    assert not (tmp_path / "run.png").exists()
 
 
 @pytest.mark.parametrize("content", [None, "", "no json\n"])

@@ -20,6 +20,13 @@ COMMANDS = {
 }
 
 
+# Programs that are started as modules, not as subcommands.
+PROGRAMS = {
+    "selftest --device cuda": "try every optimizer on your hardware: a report in two minutes",
+    "npusim script.py": "run a script for Ascend NPUs without one",
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; without one, prints the help.
 
@@ -29,10 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 if all went well.
     """
+    lines = [f"  {name:<8} {text}" for name, text in COMMANDS.items()]
+    lines += ["", *(f"  python -m ingot.{name}: {text}" for name, text in PROGRAMS.items())]
     parser = argparse.ArgumentParser(
         prog="ingot",
         description="Fused PyTorch optimizers.",
-        epilog="\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items()),
+        epilog="\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ingot {ingot.__version__}")

@@ -11,7 +11,9 @@ from ingot.cli import checks
 def main(arguments: list[str]) -> int:
     """Runs the comparison, prints the table and writes the picture."""
     parser = argparse.ArgumentParser(prog="ingot demo", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("ingot-demo.png"), help="the picture")
+    parser.add_argument(
+        "--output", type=checks.picture, default=Path("ingot-demo.png"), help="the picture"
+    )
     parser.add_argument("--quick", action="store_true", help="2 epochs instead of 15")
     parser.add_argument(
         "--backend", type=checks.backend, help="for the fused optimizers (default: automatic)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from torch.optim.optimizer import required
 from ingot.cli import checks
 from ingot.factory import _named, _options
 from ingot.optimizer import FusedOptimizer
+from ingot.step.release_refusals import refuse_options
 from ingot.storage.floats import floats
 
 DTYPES = {
@@ -96,6 +96,15 @@ def imagined(name: str, count: int, dtype: torch.dtype, options: Mapping[str, An
     return kind([param], **options)
 
 
+def why_not_released(optimizer: FusedOptimizer) -> str | None:
+    """Why ``release_gradients()`` refuses this optimizer; None if it does not."""
+    try:
+        refuse_options(optimizer)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def main(arguments: list[str]) -> int:
     """Prints the table and, with ``--output``, draws the picture."""
     parser = make_parser()
@@ -112,14 +121,22 @@ def main(arguments: list[str]) -> int:
     except (TypeError, ValueError) as error:
         parser.error(str(error))
     plan = Plan(chosen.offload == "cpu", chosen.release, chosen.shards)
+    refusal = why_not_released(optimizer)
+    if plan.release and refusal is not None:
+        parser.error(f"--release: {refusal}")
     print(f"{heading(chosen)}; {words(plan)}\n")
     print(table(account(optimizer, plan), chosen.params))
     print(*notes(plan), sep="\n")
     if chosen.output is not None:
-        plans = [plan._replace(offload=o, release=r) for o in (False, True) for r in (False, True)]
+        releases = (False, True) if refusal is None else (False,)
+        plans = [plan._replace(offload=o, release=r) for o in (False, True) for r in releases]
         accounts = {words(each): account(optimizer, each) for each in plans}
         plot = checks.load("memory", "ingot.cli.memory_plot")
-        plot.draw(accounts, words(plan), heading(chosen), chosen.output)
+        try:
+            chosen.output.parent.mkdir(parents=True, exist_ok=True)
+            plot.draw(accounts, words(plan), heading(chosen), chosen.output)
+        except OSError as error:
+            parser.error(f"--output {chosen.output}: {error}")
         print(f"\n{chosen.output}")
     return 0
 
@@ -143,7 +160,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="OPTION=VALUE",
         help="another option of the optimizer, such as momentum=0.9 or amsgrad=True",
     )
-    parser.add_argument("--output", type=Path, help="draw bars into this file; needs matplotlib")
+    parser.add_argument(
+        "--output", type=checks.picture, help="draw bars into this file; needs matplotlib"
+    )
     return parser
 
 

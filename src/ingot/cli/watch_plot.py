@@ -20,7 +20,7 @@ COLORS = {"dying": "#1d4ed8", "exploding": "#b91c1c"}
 MISSING = "#e5e7eb"  # no gradient in that step
 BROKEN = "#000000"  # not finite
 # Inches: a row of a small map, a line of text, the tallest map.
-ROW, LABEL, TALLEST = 0.19, 0.15, 18.0
+ROW, LABEL, TALLEST = 0.2, 0.18, 18.0
 MIXED = "#0f172a"  # of neighbours of which some die and some explode
 # Blue is too little, red too much, white about the usual: what dies and what explodes look different at a glance.
 # The trust ratio is large for a gradient that vanished and for a weight that exploded alike: no red and blue for it.
@@ -44,7 +44,7 @@ def draw(run: Sequence[Metrics], verdicts: Mapping[str, Verdict], path: Path) ->
     figure, panels = pyplot.subplots(
         1 + len(maps),
         1,
-        figsize=(11, 2.2 + len(maps) * (height + 0.5)),
+        figsize=(9.6, 2.2 + len(maps) * (height + 0.5)),
         height_ratios=[1.5] + [height] * len(maps),
         sharex=True,
         layout="constrained",
@@ -54,7 +54,7 @@ def draw(run: Sequence[Metrics], verdicts: Mapping[str, Verdict], path: Path) ->
         draw_map(panel, run, names, quantity)
         name_rows(panel, names, verdicts, math.ceil(LABEL / height * len(names)))
     panels[-1].set_xlabel("step")
-    figure.suptitle(headline(verdicts), fontsize=13, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(headline(verdicts), fontsize=14, fontweight="bold", x=0.01, ha="left")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -82,10 +82,10 @@ def draw_total(panel: Any, run: Sequence[Metrics]) -> None:
         label = f"clipped ({len(clipped)} of {len(run)} tracked steps)"
         points = [m.step for m in clipped], [m.total_norm for m in clipped]
         panel.plot(*points, ".", color="#c2410c", markersize=4, label=label)
-        panel.legend(fontsize=8, frameon=False, loc="upper left")
+        panel.legend(fontsize=10, frameon=False, loc="upper left")
     if any(0 < metrics.total_norm < math.inf for metrics in run):
         panel.set_yscale("log")
-    panel.set_title("Norm of all gradients, before clipping", fontsize=10, loc="left")
+    panel.set_title("Norm of all gradients, before clipping", fontsize=12, loc="left")
     panel.grid(color="#e2e8f0", linewidth=0.7)
     panel.spines[["top", "right"]].set_visible(False)
 
@@ -104,10 +104,10 @@ def draw_map(panel: Any, run: Sequence[Metrics], names: Sequence[str], quantity:
     extent = (steps[0] - half, steps[-1] + half, len(names) - 0.5, -0.5)
     panel.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
     scale = matplotlib.cm.ScalarMappable(norm, colors)
-    bar = panel.figure.colorbar(scale, ax=panel, extend="both", pad=0.12, fraction=0.03, shrink=0.8)
-    bar.ax.tick_params(labelsize=8)
-    bar.set_label(meaning, fontsize=8)
-    panel.set_title(title, fontsize=10, loc="left")
+    bar = panel.figure.colorbar(scale, ax=panel, extend="both", pad=0.02, fraction=0.03, shrink=0.8)
+    bar.ax.tick_params(labelsize=10)
+    bar.set_label(meaning, fontsize=10)
+    panel.set_title(title, fontsize=12, loc="left")
 
 
 def cell(value: float | None, norm: LogNorm, colors: Any) -> tuple[float, ...]:
@@ -130,7 +130,7 @@ def name_rows(
     for row in range(0, len(names), apart):
         if all(abs(row - other) >= apart for other in labels):
             labels[row] = names[row]
-    panel.set_yticks(list(labels), list(labels.values()), fontsize=8)
+    panel.set_yticks(list(labels), list(labels.values()), fontsize=10)
     ticks = dict(zip(labels, panel.get_yticklabels(), strict=True))
     for rows in clusters:
         kinds = [verdicts[names[row]].kind for row in rows]
@@ -143,7 +143,7 @@ def name_rows(
             xytext=(4, 0),
             textcoords="offset points",
             va="center",
-            fontsize=9,
+            fontsize=11,
             fontweight="bold",
             color=color,
             annotation_clip=False,

@@ -23,14 +23,14 @@ CHOICE = (
 )
 PATIENCE = "seconds to wait before each race until the machine is quiet (default %(default)s)"
 
-DRAW = "measure nothing: draw the pictures again from bench.csv and memory.csv in DIR"
+DRAW = "measure nothing: draw the pictures again from the files in DIR"
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="ingot bench", description=__doc__, epilog=CHOICE)
     parser.add_argument(
-        "--quick", action="store_true", help="few rounds, no large models: two minutes"
+        "--quick", action="store_true", help="few rounds, no large models: a few minutes"
     )
     parser.add_argument("--shapes", help=f"some of {', '.join(SHAPES)}, with commas")
     parser.add_argument("--optimizers", help=f"some of {', '.join(TITLES)}, with commas")
@@ -49,7 +49,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--backend", type=checks.backend, help="Ingot's backend (default: its own choice)"
     )
-    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="default %(default)s")
+    parser.add_argument(
+        "--out", type=checks.folder, default=Path("out/bench"), help="default %(default)s"
+    )
     parser.add_argument("--draw", type=Path, metavar="DIR", help=DRAW)
     chosen = parser.parse_args(arguments)
     if chosen.draw is not None and not (chosen.draw / "bench.csv").is_file():
@@ -84,14 +86,20 @@ def pick(
     known: tuple[str, ...],
     default: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """The names in a list with commas, in the order they are known."""
+    """The names in a list with commas, in the order they are known; as for create_optimizer, "bertadam" will do."""
     if text is None:
         return default
-    asked = [name.strip() for name in text.split(",") if name.strip()]
+    spelled = {plain(name): name for name in known}
+    asked = [spelled.get(plain(name), name.strip()) for name in text.split(",") if name.strip()]
     strange = [name for name in asked if name not in known]
     if strange or not asked:
         parser.error(f"{', '.join(strange) or 'nothing'}: choose from {', '.join(known)}")
     return tuple(name for name in known if name in asked)
+
+
+def plain(name: str) -> str:
+    """A name without what does not matter."""
+    return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def main(arguments: list[str]) -> int:

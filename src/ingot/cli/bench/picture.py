@@ -115,6 +115,11 @@ def cost(row: Row) -> float:
     return row.median_ms * 1e6 / row.parameters
 
 
+def cost_of_tensor(row: Row) -> float:
+    """Microseconds per tensor, the median of the run."""
+    return row.median_ms * 1e3 / row.tensors
+
+
 def widen(panels: Any) -> None:
     """Readable ticks, and room for the numbers to the right of the dots."""
     low, high = panels[0][0].get_xlim()
@@ -149,10 +154,10 @@ def machine_line(circumstances: Mapping[str, str]) -> str:
 
 
 def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Path) -> Path | None:
-    """Time per parameter against size, a column per optimizer: a flat line grows in proportion."""
+    """Time per parameter and per tensor against size, a column per optimizer: a flat line grows in proportion."""
     labels = {
-        "parameters": "parameters, in tensors of (1000, 1000)",
-        "tensors": "tensors of (16, 64)",
+        "parameters": ("parameters, in tensors of (1000, 1000)", "ns per parameter"),
+        "tensors": ("tensors of (16, 64)", "µs per tensor"),
     }
     grown = [row for row in rows if row.part in labels]
     if not grown:
@@ -166,12 +171,12 @@ def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Pa
         squeeze=False,
         layout="constrained",
     )
-    for line, (part, label) in zip(panels, labels.items(), strict=True):
+    for line, (part, (label, unit)) in zip(panels, labels.items(), strict=True):
         for panel, optimizer in zip(line, optimizers, strict=True):
             found = [r for r in grown if (r.part, r.optimizer) == (part, optimizer)]
             draw_growth(panel, found, part)
             panel.set_xlabel(label, fontsize=9)
-        line[0].set_ylabel("nanoseconds per parameter, median, log scale", fontsize=9)
+        line[0].set_ylabel(f"{unit}, median, log scale", fontsize=9)
     for panel, optimizer in zip(panels[0], optimizers, strict=True):
         panel.set_title(TITLES[optimizer], fontsize=11, fontweight="bold")
         panel.legend(fontsize=8, frameon=False)  # the panel below has the same lines
@@ -184,13 +189,14 @@ def draw_scaling(rows: Sequence[Row], circumstances: Mapping[str, str], path: Pa
 def draw_growth(panel: Any, rows: Sequence[Row], part: str) -> None:
     """One line per contestant, ours the thickest."""
     names = list(dict.fromkeys(row.contestant for row in rows))
+    measure = cost if part == "parameters" else cost_of_tensor
     others = cycle(PEERS)
     for name in names:
         line = [row for row in rows if row.contestant == name]
         ours = line[0].ours
         panel.plot(
             [getattr(row, part) for row in line],
-            [cost(row) for row in line],
+            [measure(row) for row in line],
             "o-",
             color=OURS if ours else next(others),
             markersize=5 if ours else 3,

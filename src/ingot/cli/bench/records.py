@@ -98,8 +98,8 @@ def write_csv(path: Path, rows: Sequence[Row], circumstances: Mapping[str, str])
             writer.writerow({**circumstances, **values})  # a row knows its own number of threads
 
 
-def read_csv(path: Path) -> tuple[list[Row], dict[str, str]]:
-    """The rows that :func:`write_csv` has written, and the circumstances of the run.
+def read_csv(path: Path, parts: Sequence[str] = ()) -> tuple[list[Row], dict[str, str]]:
+    """The rows that :func:`write_csv` has written, and the circumstances of the run; with ``parts``, of these alone.
 
     A column that the file does not have, because an older version wrote it, is as if nothing had been measured.
     """
@@ -107,6 +107,9 @@ def read_csv(path: Path) -> tuple[list[Row], dict[str, str]]:
         found = list(csv.DictReader(file))
     if not found or "part" not in found[0]:
         raise ValueError(f"{path} holds no results of `ingot bench`")
+    found = [each for each in found if not parts or each["part"] in parts]
+    if not found:
+        return [], {}
     rows = [Row(**values_of(each)) for each in found]
     names = {item.name for item in fields(Row)}
     # A part that was measured again has another commit and another date than the rest.

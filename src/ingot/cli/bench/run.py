@@ -13,8 +13,10 @@ from rich.console import Console
 from ingot import backends
 from ingot.cli.bench import machine
 from ingot.cli.bench.eight_bit import OPTIMIZERS as EIGHT_BIT
+from ingot.cli.bench.eight_bit import PART as EIGHT_BIT_PART
 from ingot.cli.bench.eight_bit import draw_eight_bit, eight_bit_tables, run_eight_bit
 from ingot.cli.bench.memory import OPTIMIZERS as MEMORY
+from ingot.cli.bench.memory import PART as MEMORY_PART
 from ingot.cli.bench.memory import Trace, read_traces, run_memory, write_traces
 from ingot.cli.bench.memory_show import draw_memory, memory_tables
 from ingot.cli.bench.models import LISTS
@@ -25,13 +27,22 @@ from ingot.cli.bench.records import Row, read_csv, write_csv
 from ingot.cli.bench.scaling import chosen_of, run_scaling
 from ingot.cli.bench.shapes import SHAPES
 from ingot.cli.bench.show import Show, tables
-from ingot.cli.bench.small import run_small, thread_counts
+from ingot.cli.bench.small import STEP, run_small, thread_counts
 from ingot.cli.bench.small_show import draw_small, slower, small_tables
-from ingot.cli.bench.traffic import Count, draw_traffic, run_traffic, traffic_table, write_traffic
+from ingot.cli.bench.traffic import (
+    Count,
+    draw_traffic,
+    read_traffic,
+    run_traffic,
+    traffic_table,
+    write_traffic,
+)
 
 # Operands alive at once: parameter, gradient, a copy of the gradient, the states of every contestant, the
 # floor's tensors, and what a foreach implementation allocates in between.
 RACE_OPERANDS = 22
+# The parts of one picture each: it names the commits of its own rows, and a part may have been measured again.
+PICTURED = (("race",), ("parameters", "tensors"), (STEP,), (MEMORY_PART,), (EIGHT_BIT_PART,))
 INTERRUPTED = 130  # what a shell reports for Ctrl-C
 
 
@@ -151,11 +162,15 @@ def draw(
 
 def redraw(folder: Path) -> int:
     """Draws the pictures again from the files of an earlier run; nothing is measured."""
-    rows, circumstances = read_csv(folder / "bench.csv")
-    kept = folder / "memory.csv"
-    traces = read_traces(kept) if kept.exists() else []
-    for path in draw(folder, rows, traces, circumstances):
-        print(path)
+    for parts in PICTURED:
+        rows, circumstances = read_csv(folder / "bench.csv", parts)
+        kept = folder / "memory.csv"
+        drawn = MEMORY_PART in parts and bool(rows) and kept.exists()
+        for path in draw(folder, rows, read_traces(kept) if drawn else [], circumstances):
+            print(path)
+    counted = folder / "traffic.csv"
+    if counted.exists():
+        print(draw_traffic(*read_traffic(counted), folder / "traffic.png"))
     return 0
 
 

@@ -24,6 +24,7 @@ from ingot.backends import operands
 from ingot.backends.native import NATIVE
 from ingot.cli.bench import peers
 from ingot.cli.bench.peers import TITLES, Contestant
+from ingot.cli.bench.picture import LINE, OURS, THEIRS
 from ingot.cli.bench.show import Show
 from ingot.cli.bench.traffic_counter import kept, measure
 
@@ -32,7 +33,6 @@ LISTS = {"1000 of (16, 64)": [(16, 64)] * 1000, "8 of (1024, 1024)": [(1024, 102
 # second time, after their sums; BertAdam reads the gradient a second time, for its norm.
 IDEAL = {"sgd": 20, "lamb": 40, "adamp": 40, "bert_adam": 32}
 IDEAL |= dict.fromkeys(["adamw", "adam", "adadelta", "rmsprop", "rmsprop_tf"], 28)
-OURS, THEIRS, BEST = "#0f766e", "#94a3b8", "#1e293b"
 
 
 @dataclass
@@ -176,7 +176,7 @@ def draw_bars(panel: Any, optimizer: str, both: Sequence[tuple[Count, Count]]) -
     names = [small.contestant for small, _ in both]
     values = [large.bytes_per_parameter for _, large in both]
     colors = [
-        OURS if name.startswith("ingot") else BEST if name == "ideal" else THEIRS for name in names
+        OURS if name.startswith("ingot") else LINE if name == "ideal" else THEIRS for name in names
     ]
     panel.barh(names, values, color=colors)
     for place, (small, large) in enumerate(both):
@@ -199,3 +199,25 @@ def write_traffic(path: Path, counts: Sequence[Count], circumstances: Mapping[st
         for each in counts:
             row = {"torch": circumstances["torch"], "date": circumstances["date"][:10]}
             writer.writerow(asdict(each) | row)
+
+
+def read_traffic(path: Path) -> tuple[list[Count], dict[str, str]]:
+    """What :func:`write_traffic` has written, and the versions and the day; the file does not name a commit."""
+    with path.open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    counts = [
+        Count(
+            row["optimizer"],
+            row["shapes"],
+            row["contestant"],
+            row["version"],
+            float(row["bytes_per_parameter"]),
+            int(row["operators"]),
+            int(row["waits"]),
+            float(row["kept_per_parameter"]) if row["kept_per_parameter"] else None,
+        )
+        for row in found
+    ]
+    ours = next((each.version for each in counts if each.contestant.startswith("ingot")), "")
+    known = {"torch": found[0]["torch"], "date": found[0]["date"]} if found else {}
+    return counts, {**known, "ingot": ours, "commit": ""}
