@@ -10,6 +10,8 @@ import ingot
 from cases import Case, each_case, each_setting
 from cases.declare import REQUIRED
 from ingot import optim
+from ingot.cli.bench import parse
+from ingot.cli.bench.peers import OURS
 from training import assert_same, make_params, small_model, tensors_of, train
 
 SHORT = {name.removeprefix("NpuFused").lower(): name for name in optim.__all__}
@@ -32,6 +34,14 @@ def test_every_spelling_leads_to_the_class(name: str) -> None:
     for spelling in spellings | {"-".join(name)}:
         made = ingot.create_optimizer(make_params(), spelling, lr=0.1)
         assert type(made) is getattr(optim, full)
+
+
+def test_the_names_of_the_benchmark_are_taken_too() -> None:
+    for name, full in OURS.items():
+        assert type(ingot.create_optimizer(make_params(), name, lr=0.1)) is getattr(optim, full)
+    for name in ingot.list_optimizers():
+        (known,) = parse(["--optimizers", name]).optimizers
+        assert OURS[known] == SHORT[name]
 
 
 @each_setting

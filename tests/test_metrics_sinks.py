@@ -13,6 +13,7 @@ import torch
 
 import ingot
 from ingot.metrics import Metrics, read
+from ingot.metrics.sinks import file_sink
 from training import fit, give_grads, make_params, small_model
 
 
@@ -111,6 +112,45 @@ def test_csv_of_a_run_that_was_resumed_or_cut_off(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"run.csv, line 1: not a line"):
         read(path)
+
+
+def entry(step: int) -> Metrics:
+    """The metrics of a step over two parameters."""
+    values = {"grad_norm": step / 3, "weight_norm": 1.0, "update_norm": 0.1, "update_ratio": 0.1}
+    return Metrics({"0.weight": values, "0.bias": dict(values)}, step, 1.5 * step, None)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_run_goes_on_after_one_that_was_killed_anywhere(tmp_path: Path, kind: str) -> None:
+    """Half of a line is dropped, also half of the line with the names of the columns."""
+    path = tmp_path / f"run.{kind}"
+    for step in (2, 4):
+        file_sink("", path)(entry(step))
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        sink = file_sink("", path)
+        for step in (4, 6):
+            sink(entry(step))
+        kept = path.read_bytes()
+        assert kept.startswith(whole[: whole[:length].rfind(b"\n") + 1])
+        found = read(path)
+        assert [each.as_dict() for each in found[-2:]] == [entry(4).as_dict(), entry(6).as_dict()]
+        assert [each.step for each in found[:-2]] in ([], [2])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_long_line_that_was_cut_off(tmp_path: Path, kind: str) -> None:
+    """It is looked for from the end of the file, a piece at a time."""
+    path = tmp_path / f"run.{kind}"
+    file_sink("", path)(entry(2))
+    with path.open("a") as file:
+        file.write("x" * 300_000)
+    file_sink("", path)(entry(4))
+    assert [each.as_dict() for each in read(path)] == [entry(2).as_dict(), entry(4).as_dict()]
+    path.write_text("y" * 300_000)
+    file_sink("", path)(entry(6))
+    assert [each.as_dict() for each in read(path)] == [entry(6).as_dict()]
 
 
 def test_tensorboard(tmp_path: Path) -> None:

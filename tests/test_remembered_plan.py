@@ -87,3 +87,27 @@ def test_who_the_parameters_are_is_asked_once_per_step(build, monkeypatch):
         set_grads(params, step)
         optimizer.step()
         assert len(asked) == step  # the first one makes the roster
+
+
+def test_what_backends_keep_goes_with_its_parameters():
+    """Tables of parameters that are gone would stay on the device, as inside backward each has its own."""
+    params = [torch.ones(130, 130, requires_grad=True) for _ in range(3)]
+    optimizer = BUILDS["lamb"]([{"params": [param]} for param in params], backend="lists")
+
+    def backward():
+        sum(param.square().sum() for param in optimizer.all_params()).backward()
+
+    with optimizer.release_gradients():
+        for _ in range(2):
+            backward()
+            optimizer.step()
+        tables = [
+            found for kept in optimizer._planner.scratch[2].values() for found in kept.values()
+        ]
+        gone = [weakref.ref(each) for found in tables for each in found]
+        assert gone
+        del tables
+        optimizer.param_groups.pop()
+        backward()
+        optimizer.step()
+        assert [each() for each in gone] == [None] * len(gone)

@@ -1,6 +1,8 @@
 """Steps in what torch puts around them: no_grad, inference mode, autograd, compile, default devices, fake tensors."""
 
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +10,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import Parameter
 
-from cases import Case, each_backend, each_case
-from ingot.backends import native
+from cases import CASES, Case, each_backend, each_case
+from ingot import selftest
+from ingot.backends import REFERENCE, native
 from training import (
     assert_same,
     fit,
@@ -125,6 +128,82 @@ def test_the_default_device_is_not_used(case: Case, backend: str) -> None:
     assert_same(tensors_of(optimizers[0]), tensors_of(optimizers[1]))
     optimizers[0].load_state_dict(saved)
     assert_same(tensors_of(optimizers[0]), tensors_of(optimizers[1]))
+
+
+@pytest.fixture
+def bfloat16_by_default() -> Iterator[None]:
+    """What torch makes without being told a type is bfloat16."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    yield
+    torch.set_default_dtype(before)
+
+
+@each_case
+@each_backend
+@pytest.mark.parametrize("state_dtype", [None, torch.bfloat16, "8bit"], ids=str)
+def test_the_default_type_is_not_used(
+    case: Case, backend: str, state_dtype: Any, bfloat16_by_default: None
+) -> None:
+    """Numbers that a step makes for itself have the type of the math, not the one of new tensors."""
+    settings = {"max_grad_norm": 0.1, "backend": backend, "state_dtype": state_dtype}
+    runs: list[Any] = []
+    for default in (torch.float32, torch.bfloat16):
+        torch.set_default_dtype(default)
+        native._unavailable.cache_clear()
+        params = make_params([(70, 70), (5,), ()])
+        optimizer = with_state(case, params, **settings)
+        optimizer.track_metrics(1)
+        train(optimizer, params, 3)
+        give_grads(params, 3)
+        every = {"in the step": optimizer.grad_norm, **tensors_of(optimizer)}
+        for kind in (2, 3, torch.inf):
+            every[f"norm {kind}"] = optimizer.clip_grad_norm_fused_(1e-3, norm_type=kind)
+        optimizer.load_state_dict(optimizer.state_dict(dtype=torch.float32))
+        every.update((f"loaded {name}", value) for name, value in tensors_of(optimizer).items())
+        numbers = optimizer.metrics().as_dict()
+        runs.append((every, numbers))
+    assert_same(runs[0][0], runs[1][0])
+    assert runs[0][1] == runs[1][1]
+
+
+def mixed_params() -> list[Tensor]:
+    """One parameter for the native core, and one that it leaves to others: their norms are of two kinds."""
+    whole, special = make_params([(5, 3), (7,)])
+    return [whole, Parameter(special.detach().as_subclass(Special))]
+
+
+class Special(Tensor):
+    """A subclass is updated by the reference backend."""
+
+
+def test_a_norm_over_several_backends(bfloat16_by_default: None) -> None:
+    """It is exact, and made where the gradients are."""
+    found = []
+    for backend in (None, "reference"):
+        params = mixed_params()
+        optimizer = CASES["adamw"].make(params, max_grad_norm=0.1, backend=backend)
+        give_grads(params, 0)
+        with torch.device("meta"):
+            optimizer.step()
+        assert optimizer.grad_norm is not None
+        found.append((optimizer.grad_norm, tensors_of(optimizer)))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=0)
+    assert_same(found[0][1], found[1][1], rtol=1e-6, atol=1e-7)
+
+
+def test_the_largest_of_no_gradients_is_a_double(bfloat16_by_default: None) -> None:
+    """Where other processes have gradients, the norm over all of them is given back in this type."""
+    with torch.device("meta"):
+        largest = REFERENCE.largest([])
+    assert largest.dtype is torch.float64 and largest.device.type == "cpu" and largest == 0
+
+
+def test_the_numbers_of_the_selftest(bfloat16_by_default: None) -> None:
+    """They are the same in every session, whatever its defaults are."""
+    with torch.device("meta"):
+        drawn = selftest.make_params("cpu", [(70,)])
+    assert drawn[0].dtype is torch.float32 and len(drawn[0].detach().unique()) == 70
 
 
 @each_case

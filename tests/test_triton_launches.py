@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from fake_triton import FakeDriver
 from ingot.backends import TRITON
 from ingot.backends import triton as backend
 from ingot.backends.triton_kernels import build, layout
-from training import give_grads, make_params
+from training import assert_unchanged, give_grads, make_params, picture
 
 
 @pytest.fixture
@@ -135,3 +136,72 @@ def test_a_failing_compiler_warns_once_and_names_the_kernel(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("tried to allocate 20 MiB"),
+        MemoryError(),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_kernel_that_found_no_memory_is_tried_again(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The step raises and changes nothing; the next one compiles nothing anew, loads the kernel and runs."""
+    params = make_params([(3, 5)])
+    optimizer = CASES["adamw"].make(params, backend="triton")
+    give_grads(params, 0)
+    before = picture(optimizer)
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr(fake_triton.Utils, "load_binary", fail)
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                optimizer.step()
+            assert_unchanged(optimizer, before)
+    optimizer.step()
+    assert fake.launched == ["adamw"]
+
+
+def test_what_does_not_fit_on_the_device_is_remembered(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that needs more registers or shared memory than there are will never be loaded."""
+    params = make_params([(3, 5)])
+    optimizer = CASES["adamw"].make(params, backend="triton")
+    give_grads(params, 0)
+    one_thread = 1, 1, 64, 0, 1  # what loading gives: the last is the largest number of threads
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_triton.Utils, "load_binary", lambda *arguments: one_thread)
+        with (
+            pytest.warns(UserWarning, match="OutOfResources"),
+            pytest.raises(RuntimeError, match="cannot compile the kernel adamw elementwise"),
+        ):
+            optimizer.step()
+    with pytest.raises(RuntimeError, match="cannot compile the kernel adamw elementwise"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_factor_of_the_gradients_is_made_once(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, maximize: bool
+) -> None:
+    """Making it anew in each step would take memory after the step was committed."""
+    made: list[Any] = []
+    full = torch.full
+    monkeypatch.setattr(torch, "full", lambda *a, **k: made.append(a[1]) or full(*a, **k))
+    for name in ("adamw", "lamb"):
+        params = make_params([(3, 5)])
+        optimizer = CASES[name].make(params, backend="triton", maximize=maximize)
+        made.clear()
+        for step in range(4):
+            give_grads(params, step)
+            optimizer.step()
+        assert made == [-1.0 if maximize else 1.0]

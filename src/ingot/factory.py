@@ -11,6 +11,7 @@ from torch.nn import Module
 from torch.optim.optimizer import required
 
 from ingot import optim
+from ingot.declare import arguments
 from ingot.groups import param_groups
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def list_optimizers(pattern: str = "*") -> list[str]:
     """The names of the optimizers that match a pattern, in alphabetical order.
 
     Args:
-        pattern: a pattern with the wildcards ``*``, ``?`` and ``[...]`` (default: all). Case does not matter.
+        pattern: a pattern with the wildcards ``*``, ``?`` and ``[...]`` (default "*": all). Case does not matter.
 
     Example:
         >>> import ingot
@@ -51,8 +52,8 @@ def create_optimizer(
     Args:
         model_or_params: a ``torch.nn.Module``; or parameters, named parameters, or parameter groups.
         name: one of :func:`ingot.list_optimizers`. Case, ``-``, ``_`` and a leading ``NpuFused`` do not matter.
-        lr: learning rate (default: the optimizer's own).
-        weight_decay: weight decay (default: the optimizer's own).
+        lr: learning rate (default None: the optimizer's own).
+        weight_decay: weight decay (default None: the optimizer's own).
         layer_decay: only with a model: see :func:`ingot.param_groups`.
         **options: the other options of the optimizer.
 
@@ -68,6 +69,7 @@ def create_optimizer(
         [('decay', 0.01), ('no_decay', 0.0)]
     """
     kind = _named(name)
+    arguments.refuse_unknown(kind, [each for each in ("params", "defaults") if each in options])
     known = _options(kind)
     given = {"lr": lr, "weight_decay": weight_decay}
     options |= {option: value for option, value in given.items() if value is not None}

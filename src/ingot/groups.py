@@ -87,7 +87,7 @@ def param_groups(
         frozen: also take parameters that need no gradient now, because they will later (default False).
 
     Raises:
-        TypeError: if ``model`` is not a module.
+        TypeError: if ``model`` is not a module, ``no_decay`` not patterns, or ``layers`` not a function.
         ValueError: for a value that is not allowed; a pattern without a parameter; no parameter at all; with
             ``layer_decay``, a model whose layers cannot be told.
 
@@ -107,7 +107,7 @@ def param_groups(
         )
     WEIGHT_DECAY.check("param_groups", "weight_decay", weight_decay)
     depth_of = _depths(model, layer_decay, lr, layers)
-    patterns = [no_decay] if isinstance(no_decay, str) else list(no_decay)
+    patterns = _patterns(no_decay)
     taken = {
         name: param for name, param in model.named_parameters() if frozen or param.requires_grad
     }
@@ -122,6 +122,19 @@ def param_groups(
     members = [Member(n, p, n not in undecayed, depth_of(n)) for n, p in taken.items()]
     groups = _grouped(members, float(weight_decay), layer_decay, lr)
     return ParamGroups(groups, [name for name, _ in model.named_parameters() if name not in taken])
+
+
+def _patterns(no_decay: Any) -> list[str]:
+    """The patterns of ``no_decay``, which may be a single one."""
+    if isinstance(no_decay, str):
+        return [no_decay]
+    patterns: list[Any] = list(no_decay) if isinstance(no_decay, Iterable) else [None]
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(
+            "param_groups: no_decay must be a pattern of names, or several patterns such as ['*.pos_embed'], "
+            f"got {no_decay!r}"
+        )
+    return patterns
 
 
 def _grouped(
@@ -182,7 +195,14 @@ def _depths(
         raise ValueError(
             f"param_groups: layer_decay={layer_decay!r} needs lr, the learning rate of the uppermost layer"
         )
-    return _checked(layers) if layers is not None else found_depths(model)
+    if layers is None:
+        return found_depths(model)
+    if not callable(layers):
+        raise TypeError(
+            "param_groups: layers must be a function from a parameter's name to the number of its layer, "
+            f"got {layers!r}"
+        )
+    return _checked(layers)
 
 
 def _checked(layers: Callable[[str], int]) -> Callable[[str], int]:
@@ -190,7 +210,7 @@ def _checked(layers: Callable[[str], int]) -> Callable[[str], int]:
 
     def depth(name: str) -> int:
         value = layers(name)
-        if not isinstance(value, int) or value < 0:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ValueError(
                 f"param_groups: layers({name!r}) must be an integer >= 0, got {value!r}"
             )

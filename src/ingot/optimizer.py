@@ -48,6 +48,7 @@ class FusedOptimizer(Tracked):
         rounding_seed: seed of the stochastic rounding (default 0); saved in checkpoints, may differ by group.
         offload: "cpu" to keep the states of parameters on an accelerator in host memory, and to make the step there
             (default None: states are where their parameter is); see docs/memory.md.
+        **unknown: an option that the class does not have; refused with TypeError.
     """
 
     rules: ClassVar[Mapping[str, Rule]]
@@ -144,12 +145,12 @@ class FusedOptimizer(Tracked):
         Args:
             *call: optionally ``closure``, which evaluates the model and returns the loss; it runs first, with
                 gradients enabled. Hooks see the arguments as they were given.
-            **named: ``closure``, or ``grad_scaler``, which torch_npu's scaler gives; if that were declared here,
-                torch's would give it too, and warn.
+            **named: ``closure``, or ``grad_scaler``, which torch_npu's scaler gives.
 
         Returns:
             What the closure returned, else None.
         """
+        # grad_scaler is not declared: torch's scaler would give it too then, and warn.
         quick = self._quick
         if quick is not None and call in ((), (None,)) and not named and is_undisturbed(self):
             done = quick.step(quick.plan, self.__dict__)
@@ -184,7 +185,7 @@ class FusedOptimizer(Tracked):
 
     def state_bytes(self) -> int:
         """The memory that all states take in this process, in bytes; they are made by the first step."""
-        return size.state_bytes(self.state.values())
+        return size.state_bytes(self.state)
 
     def all_params(self) -> list[Tensor]:
         """All parameters of all groups, in order."""
@@ -203,7 +204,7 @@ class FusedOptimizer(Tracked):
         if self._released is not None:
             self._released.refuse_clipping("clip_grad_norm_fused_")
         with torch.no_grad():
-            return clip_in_place(self._everything(), float(max_norm), float(norm_type))
+            return clip_in_place(self._everything(), max_norm, norm_type)
 
     def release_gradients(self) -> ReleasedGradients:
         """Update each parameter inside ``backward()``, as soon as its gradient is complete, and free the gradient.
@@ -230,7 +231,7 @@ class FusedOptimizer(Tracked):
         """
         checkpoint.load(self, state_dict)
         if self._tracker is not None:
-            self._tracker.recount(self.state)
+            self._tracker.recount(self.all_params(), self.state)
 
     def __repr__(self) -> str:
         head, rest = super().__repr__().split("\n", 1)

@@ -29,6 +29,7 @@ Shapes = Sequence[tuple[int, ...]]
 SHAPES: Shapes = [(7,), (4, 3), (), (33, 31), (2, 3, 2, 2), (65,), (1, 17), (256, 129)]
 LONG: Shapes = [(3, 20_000), (9_001,), (5, 8_193)]  # the Triton kernels add up such rows in pieces
 STEPS = 10
+CPU: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults are
 
 
 class Setting(NamedTuple):
@@ -74,7 +75,7 @@ def optimizers() -> dict[str, type[FusedOptimizer]]:
 def make_params(device: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> list[Parameter]:
     """The same numbers on every device."""
     generator = torch.Generator().manual_seed(0)
-    return [Parameter(torch.randn(s, generator=generator).to(device, dtype)) for s in shapes]
+    return [Parameter(torch.randn(s, generator=generator, **CPU).to(device, dtype)) for s in shapes]
 
 
 def trained(
@@ -92,11 +93,11 @@ def trained(
     for step in range(STEPS):
         found = setting.overflow and step == STEPS // 2
         for param in params:
-            grad = torch.randn(param.shape, generator=generator)
+            grad = torch.randn(param.shape, generator=generator, **CPU)
             param.grad = (grad * torch.inf if found else grad).to(device, setting.dtype)
         if setting.overflow:
-            optimizer.grad_scale = torch.tensor(2.0, device=device)
-            optimizer.found_inf = torch.tensor(float(found), device=device)
+            optimizer.grad_scale = torch.tensor(2.0, dtype=torch.float32, device=device)
+            optimizer.found_inf = torch.tensor(float(found), dtype=torch.float32, device=device)
         optimizer.step()
     result: dict[str, Tensor] = {}
     for i, param in enumerate(params):

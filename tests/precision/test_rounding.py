@@ -151,6 +151,17 @@ def test_bits_are_the_hash_of_the_index(index: int) -> None:
     assert random_bits(torch.tensor([index]), 99).tolist() == [mix(word)]
 
 
+@pytest.mark.parametrize("start", [0, 1000, (1 << 32) - 8, 1 << 32, (3 << 32) + 5])
+def test_a_shard_has_the_bits_of_the_whole_below_2_to_the_32(start: int) -> None:
+    """As docs/precision.md promises; from there on the bits are others, and those of earlier versions."""
+    index = torch.arange(start, start + 16)
+    for operand in range(3):
+        shard = Rounding(7, 1, 3, [3], [start]).bits(operand, 0, 0, torch.empty(16))
+        whole = rounding(1).bits(operand, 0, start, torch.empty(16))
+        assert torch.equal(shard == whole, index < 1 << 32)
+        assert torch.equal(shard, random_bits(index & WORD, GOLDEN_KEYS[operand]))
+
+
 @each_half
 def test_beyond_the_largest_value_as_to_nearest(dtype: torch.dtype) -> None:
     """A finite value becomes infinite only where rounding to nearest makes it so, never by chance."""

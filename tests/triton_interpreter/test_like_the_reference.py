@@ -129,3 +129,18 @@ def test_grad_scaler(case: Case, found: float) -> None:
                 assert_same(tensors_of(optimizer), before, 0, 0)
         runs.append(tensors_of(optimizer))
     check(case, *runs, F32)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamp"])
+def test_the_default_type_is_not_used(name: str) -> None:
+    """The sums between the passes are float32, whatever type torch gives to new tensors."""
+    options = {"weight_decay": 0.1, **({"delta": 100.0} if name == "adamp" else {})}
+    shapes = [(3, 130), (2, 9000)]
+    expected = run(CASES[name], "reference", shapes, F32, **options)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(BF16)
+    try:
+        found = run(CASES[name], "triton", shapes, F32, **options)
+    finally:
+        torch.set_default_dtype(default)
+    check(CASES[name], found, expected, F32)

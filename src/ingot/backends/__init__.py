@@ -75,7 +75,7 @@ def other_device(backend: Backend) -> str:
 
 @cache
 def warn_without_core(reason: str | None) -> None:
-    """Say once that steps on the CPU could be faster; who names a backend is not told."""
+    """Say once that steps on the CPU could be faster. Not called where a backend was named."""
     if reason is not None:
         warnings.warn(
             f"ingot: {reason}; steps on the CPU take several times longer without it. {NATIVE.hint}",

@@ -85,7 +85,7 @@ class Backend:
         return (
             torch.stack([norm.to(norms[0]) for norm in norms]).max()
             if norms
-            else torch.zeros((), device="cpu")
+            else torch.zeros((), dtype=torch.float64, device="cpu")
         )
 
     def scale_(self, tensors: Sequence[Tensor], factor: Tensor) -> None:

@@ -59,7 +59,8 @@ def _unavailable() -> str | None:
     try:
         core.setup(exchange_api, address or 0, Tensor, Parameter)
         with _disable_current_modes():  # the first step may be made among fake tensors
-            understood = core.squares([torch.tensor([3.0, -4.0], device="cpu")]) == 25.0
+            known = torch.tensor([3.0, -4.0], dtype=torch.float32, device="cpu")
+            understood = core.squares([known]) == 25.0
     except (RuntimeError, ValueError) as error:
         return f"the compiled core does not fit torch {torch.__version__} ({error})"
     if not understood:

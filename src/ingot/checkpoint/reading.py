@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ingot.checkpoint.recognize import TORCH_ONLY, foreign_states, refuse_group, seems
-from ingot.checkpoint.values import kept, loaded_state, loaded_step, loaded_tensor, shown
+from ingot.checkpoint.values import kept, loaded_state, loaded_tensor
 from ingot.declare.arguments import refuse_whole
 from ingot.storage.blockwise8 import SCALE
+from ingot.storage.counts import shown, step_count
 from ingot.storage.master import NAME as MASTER
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def loaded_slots(
     counted = spec.counted or optimizer.precision.counts
     for key, value in slots.items():
         if key == "step":
-            step = loaded_step(f"{name}: {where}", value)
+            step = step_count(f"{name}: {where}", value)
             result.update({key: step} if counted else {})
         elif key == MASTER:
             home = optimizer.precision.home(param)

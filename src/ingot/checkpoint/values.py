@@ -1,9 +1,7 @@
-"""The single values of a saved state: step counts, state tensors, and what a user has put beside them."""
+"""The single values of a saved state: state tensors, and what a user has put beside them."""
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -15,38 +13,11 @@ from ingot.sharding import dtensor
 from ingot.storage import blockwise8
 from ingot.storage.blockwise8 import SCALE
 from ingot.storage.codes import plain
+from ingot.storage.counts import shown
 from ingot.storage.floats import FloatFormat
 
 if TYPE_CHECKING:
     from ingot.optimizer import FusedOptimizer
-
-_MOST_STEPS = 2**53  # float64, in which large counts are saved, has every whole number up to here
-
-
-def loaded_step(where: str, value: Any) -> int:
-    """A step count: a whole number, or a tensor of one."""
-    number = value
-    if isinstance(value, Tensor):
-        usable = value.numel() == 1 and not (value.is_meta or value.is_complex())
-        number = value.item() if usable else None
-    if isinstance(number, float) and math.isfinite(number) and number.is_integer():
-        number = int(number)
-    try:
-        step = -1 if isinstance(number, (bool, float)) else operator.index(number)
-    except TypeError:
-        step = -1
-    if not 0 <= step <= _MOST_STEPS:
-        raise ValueError(
-            f"{where}: step must be a whole number from 0 to 2**53, the state has {shown(value)}"
-        )
-    return step
-
-
-def shown(value: Any) -> str:
-    """A value for a message; Python refuses to write out integers of many thousand digits."""
-    if isinstance(value, int) and abs(value) > _MOST_STEPS:
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)
 
 
 def loaded_state(

@@ -7,14 +7,17 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ingot.metrics.record import PER_PARAMETER, Metrics
 
 Sink = Callable[[Metrics], object]
 COLUMNS = ["step", "total_norm", "parameter", *PER_PARAMETER]  # of a CSV file
+ALWAYS = PER_PARAMETER[:4]  # what every parameter has
+PIECE = 4096  # bytes of a file that are looked at together for its last line break
 # A path, a writer, a dictionary, a function, or several of them.
 Target = Any
 
@@ -76,38 +79,68 @@ class TensorBoard:
                 self.writer.add_scalar(f"{quantity}/{parameter}", value, metrics.step)
 
 
-class JsonLines:
+class Appended:
+    """A file that is appended to. What an earlier run left half-written is dropped before the first line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.whole, self.begun = path, False, False
+
+    @contextmanager
+    def opened(self) -> Iterator[TextIO]:
+        """The file at its end; after a write that failed, half of a line may stand there again."""
+        if not self.whole and self.path.is_file():  # a pipe cannot be cut off
+            drop_half_line(self.path)
+        self.whole = False
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            yield file
+        self.whole = self.begun = True
+
+
+class JsonLines(Appended):
     """Appends one line per tracked step to a file.
 
     JSON has no infinity and no NaN; they are written as the strings "Infinity" and "NaN", which ``float`` reads.
-    The file is opened for each line, so a run that is killed leaves all lines it has written.
+    The file is opened for each line, so a run that is killed leaves all lines it has written. Half of a line, which it
+    was writing then, is dropped by the next run.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def __call__(self, metrics: Metrics) -> None:
         """Take the metrics of one step."""
         line = json.dumps(spelled(metrics.as_dict()), allow_nan=False)
-        with self.path.open("a", encoding="utf-8") as file:
+        with self.opened() as file:
             file.write(line + "\n")
 
 
-class Csv:
-    """Appends one row per parameter and tracked step to a file; a new file begins with the names of the columns."""
+class Csv(Appended):
+    """Appends one row per parameter and tracked step to a file; a new file begins with the names of the columns.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Half of a row, left by a run that was killed, is dropped as in JSON Lines.
+    """
 
     def __call__(self, metrics: Metrics) -> None:
         """Take the metrics of one step."""
-        with self.path.open("a", encoding="utf-8", newline="") as file:
+        with self.opened() as file:
             writer = csv.writer(file)
-            if file.tell() == 0:
+            if file.tell() == 0 if file.seekable() else not self.begun:
                 writer.writerow(COLUMNS)
             for parameter, values in metrics.items():
                 found = [values.get(name, "") for name in PER_PARAMETER]
                 writer.writerow([metrics.step, metrics.total_norm, parameter, *found])
+
+
+def drop_half_line(path: Path) -> None:
+    """Cut a file off after its last line break: what stands behind it was being written when a run ended."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(end - PIECE, 0)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            if found >= 0:
+                end = begin + found + 1
+                break
+            end = begin
+        file.truncate(end)
 
 
 def spelled(value: Any) -> Any:
@@ -129,16 +162,30 @@ def read(path: str | os.PathLike[str]) -> list[Metrics]:
         path: a file that ``track_metrics(to="....jsonl")`` or ``track_metrics(to="....csv")`` has written.
     """
     path, found = Path(path), list[Metrics]()
-    for metrics in (parsed_csv if path.suffix == ".csv" else parsed)(path):
-        while found and found[-1].step >= metrics.step:
-            found.pop()
-        found.append(metrics)
+    try:
+        for metrics in (parsed_csv if path.suffix == ".csv" else parsed)(path):
+            while found and found[-1].step >= metrics.step:
+                found.pop()
+            found.append(metrics)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8 ({error})") from None
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}: not rows that optimizer.track_metrics writes ({error})"
+        ) from None
     return found
 
 
 def not_ours(path: Path, number: int) -> ValueError:
     """What is said of a line that cannot be read."""
     return ValueError(f"{path}, line {number}: not a line that optimizer.track_metrics writes")
+
+
+def refuse_lacking(parameters: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise KeyError where a parameter lacks a number that every one has."""
+    for values in parameters.values():
+        for quantity in ALWAYS:
+            values[quantity]
 
 
 def parsed(path: Path) -> Iterator[Metrics]:
@@ -151,12 +198,13 @@ def parsed(path: Path) -> Iterator[Metrics]:
                 name: {quantity: float(value) for quantity, value in values.items()}
                 for name, values in entry["parameters"].items()
             }
+            refuse_lacking(parameters)
             clip = entry["clip_coefficient"]
             total = float(entry["total_norm"])
             yield Metrics(
                 parameters, int(entry["step"]), total, None if clip is None else float(clip)
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             if not line.endswith("\n"):
                 return
             raise not_ours(path, number) from None
@@ -179,13 +227,13 @@ def parsed_csv(path: Path) -> Iterator[Metrics]:
                 for quantity, value in zip(PER_PARAMETER, found, strict=True)
                 if value
             }
-            if (
-                int(number) != step.step or name in step
-            ):  # the same step again: a run that was resumed
+            refuse_lacking({name: values})
+            # A name that the step has already begins the same step again: of a run that was resumed.
+            if int(number) != step.step or name in step:
                 if step:
                     yield step
                 step = Metrics({}, int(number), float(total))
-        except ValueError:
+        except (ValueError, KeyError):
             raise not_ours(path, rows.line_num) from None
         step[name] = values
         if "clip_coefficient" in values:

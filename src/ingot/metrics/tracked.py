@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ingot.metrics.names import Names, given_names
 from ingot.metrics.record import Metrics
 from ingot.metrics.sinks import Target, sinks_of
-from ingot.metrics.track import EVERY, Names, Tracker, names_of, steps_made
+from ingot.metrics.track import EVERY, Tracker, steps_made
 from ingot.step.planned import Planned
 from ingot.step.release_refusals import TRACKED
 from ingot.step.roster import all_params
@@ -28,8 +29,9 @@ class Tracked(Planned):
             to: where metrics go beside :meth:`metrics`: the path of a .jsonl or .csv file, which is appended to; a
                 ``SummaryWriter`` of TensorBoard; a dict, filled by step; a function that takes
                 :class:`ingot.metrics.Metrics`; or a list of these.
-            names: a model, or pairs of a name and a parameter (default: the names the optimizer was made with). Metrics
-                are listed in their order.
+            names: a model, or pairs of a name and a parameter (default None: the names the optimizer was made with).
+                Metrics are listed in their order. Parameters of the same name in two groups are told apart by these:
+                ``group1.weight``.
 
         Example:
             >>> import ingot, torch
@@ -48,8 +50,9 @@ class Tracked(Planned):
         EVERY.check(owner, "every", every)
         if self._released is not None:
             raise RuntimeError(f"{owner}: {TRACKED}")
-        found = names_of(owner, all_params(self.param_groups), names)
-        self._tracker = Tracker(every, sinks_of(owner, to), found, steps_made(self.state))
+        params = all_params(self.param_groups)
+        found, made = given_names(owner, params, names), steps_made(owner, params, self.state)
+        self._tracker = Tracker(every, sinks_of(owner, to), found, made)
 
     def metrics(self) -> Metrics:
         """What the last tracked step did, by parameter name; empty before the first one.

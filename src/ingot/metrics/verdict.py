@@ -14,8 +14,8 @@ GROWN = 10.0  # times its own level in the first quarter of the run
 LARGE = 0.03  # the weight is as good as written anew within some thirty steps
 RULE = (
     "Medians of the last quarter of the tracked steps. Dying: gradient norm or update ratio is 0, or 1000 times below "
-    "that of the median parameter. Exploding: either is not finite, or 1000 times above it and 10 times above the "
-    "parameter's own median of the first quarter, or the update ratio is above 0.03."
+    "that of the median parameter. Exploding: either is not finite, or 1000 times above that of the median parameter "
+    "and 10 times above the parameter's own median of the first quarter, or the update ratio is above 0.03."
 )
 
 
@@ -32,7 +32,7 @@ def stand_out(run: Sequence[Metrics]) -> dict[str, Verdict]:
     early, late = run[:quarter], run[-quarter:]
     names = list(dict.fromkeys(name for metrics in late for name in metrics))
     found: dict[str, Verdict] = {}
-    for quantity, title in (("update_ratio", "update ratio"), ("grad_norm", "gradient norm")):
+    for quantity, title in (("grad_norm", "gradient norm"), ("update_ratio", "update ratio")):
         levels = {name: level(late, name, quantity) for name in names}
         usual = usual_level(levels)
         for name, value in levels.items():

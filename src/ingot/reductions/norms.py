@@ -31,7 +31,7 @@ class Norm(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """All gradients of an optimizer, and who has others of the same model."""
+    """All parameters of an optimizer, and the process group whose members have the rest of the same model."""
 
     roster: Roster
     params: Sequence[Tensor]
@@ -124,8 +124,13 @@ def joined(parts: Sequence[Tensor | float]) -> Tensor | float:
         return sum(part for part in parts if not isinstance(part, Tensor))
     if len(parts) == 1:
         return tensors[0]
-    vectors = (p if isinstance(p, Tensor) else torch.tensor([math.sqrt(p)]) for p in parts)
+    vectors = (part if isinstance(part, Tensor) else as_vector(math.sqrt(part)) for part in parts)
     return torch.cat([vector.to(tensors[0]) for vector in vectors])
+
+
+def as_vector(norm: float) -> Tensor:
+    """One norm as a vector of one, with all its digits."""
+    return torch.tensor([norm], dtype=torch.float64, device="cpu")
 
 
 def norm_of(part: Tensor | float) -> Tensor | float:
@@ -145,11 +150,13 @@ def magnitude(scale: float | Tensor) -> float | Tensor:
     return scale.abs() if isinstance(scale, Tensor) else abs(scale)
 
 
-def clip_in_place(everything: Whole, max_norm: float, norm_type: float) -> Tensor:
+def clip_in_place(everything: Whole, max_norm: float, norm_type: float | str) -> Tensor:
     """Scale ``.grad`` of all parameters so that their common norm is at most ``max_norm``; return the norm."""
     owner = everything.roster.owner
     MAX_NORM.check(owner, "max_norm", max_norm)
+    norm_type = math.inf if norm_type == "inf" else norm_type  # as torch spells it, too
     NORM_TYPE.check(owner, "norm_type", norm_type)
+    max_norm, norm_type = float(max_norm), float(norm_type)
     try:
         grads = gradients(everything)
     except RuntimeError:

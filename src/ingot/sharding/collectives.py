@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ingot.sharding.dtensor import ProcessGroups
+from ingot.sharding.dtensor import ProcessGroups, has_double
 from ingot.step.roster import Roster
 from ingot.storage.precision import SUPPORTED
 
@@ -29,21 +29,28 @@ class Summands(NamedTuple):
     """Numbers to be added across processes; each tensor has some neighbouring columns of ``values``."""
 
     values: Tensor  # [quantities, columns]
-    groups: Sequence[
-        ProcessGroups
-    ]  # the process groups over which the columns of a tensor are added, per tensor
+    # The process groups over which the columns of a tensor are added, per tensor.
+    groups: Sequence[ProcessGroups]
     counts: Sequence[int] | None = None  # columns per tensor; None: one each
 
 
-def all_reduce(values: Tensor, group: Any, op: str = "SUM") -> Tensor:
-    """The sum (or maximum) over a process group, of one contiguous tensor."""
+def all_reduce(
+    values: Tensor, group: Any, op: str = "SUM", dtype: torch.dtype | None = None
+) -> Tensor:
+    """The sum (or maximum) over a process group, of one contiguous tensor; ``dtype``: sent in this type."""
     import torch.distributed as dist
 
     # With CPU offload the numbers are on the CPU, but the process group may only know the accelerator.
-    devices = [device.type for device in group._device_types]
-    there = values if values.device.type in devices else values.to(devices[0])
+    near = values.device.type in [device.type for device in group._device_types]
+    device = values.device if near else group._device_types[0]
+    there = values.to(device, dtype or (values.dtype if near else common_dtype(group)))
     dist.all_reduce(there, getattr(dist.ReduceOp, op), group=group)
-    return there.to(values.device)
+    return there.to(values.device, values.dtype)
+
+
+def common_dtype(group: Any) -> torch.dtype:
+    """The type that all members of a process group can send numbers in, whatever parameters each of them has."""
+    return torch.float64 if all(map(has_double, group._device_types)) else torch.float32
 
 
 def add_up(summands: Sequence[Summands]) -> None:
@@ -70,12 +77,12 @@ def columns_of(summands: Summands, group: Any) -> slice | Tensor:
     return mask.nonzero().reshape(-1).to(summands.values.device)
 
 
-def highest(values: Tensor, group: Any) -> Tensor:
+def highest(values: Tensor, group: Any, dtype: torch.dtype | None = None) -> Tensor:
     """The largest of each value over a process group; NaN if one of them is NaN, as with torch.max."""
     missing = torch.isnan(values)
     # Whether the maximum of a number and NaN is NaN depends on the library that reduces.
     packed = torch.cat([torch.where(missing, 0.0, values), missing.to(values.dtype)])
-    largest, missing = all_reduce(packed, group, "MAX").chunk(2)
+    largest, missing = all_reduce(packed, group, "MAX", dtype).chunk(2)
     return torch.where(missing > 0, torch.nan, largest)
 
 
@@ -186,7 +193,7 @@ def over_norm_group(
     zero = torch.zeros((), dtype=roster.sum_dtype, device=roster.device)
     trouble = torch.full_like(zero, math.nan if failed else 0.0)
     packed = torch.stack([*(sums.get(scope, zero) for scope in scopes), trouble])
-    packed = all_reduce(packed, norm_group)
+    packed = all_reduce(packed, norm_group, dtype=common_dtype(norm_group))
     if math.isnan(float(packed[-1])) and not failed:
         raise RuntimeError(f"{roster.owner}: {FAILED}")
     return dict(zip(scopes, packed[:-1], strict=True))
@@ -204,10 +211,11 @@ def largest_gradient(
     trouble = marks.new_tensor([math.nan if failed else 0.0])
     values = torch.cat([value.reshape(1).to(marks), trouble, marks, -marks])
     for group in groups:
-        # The members of norm_group have other parameters, for which these marks mean nothing: they get the norm and the
-        # sign of trouble alone.
-        part = values if group is not norm_group else values[:2]
-        values[: len(part)] = highest(part, group)
+        part, dtype = values, None
+        if group is norm_group:
+            # Its members have other parameters, for which these marks mean nothing.
+            part, dtype = values[:2], common_dtype(group)
+        values[: len(part)] = highest(part, group, dtype)
     largest, trouble, some, none = values.split([1, 1, len(marks), len(marks)])
     if bool(trouble.isnan()):
         raise RuntimeError(f"{roster.owner}: {FAILED}")
@@ -229,16 +237,14 @@ def overflowed(
     if not groups:
         return bool(found_inf != 0)
     known = 1.0 if scale is None else float(scale)
-    values = torch.tensor(
-        [float(found_inf), known, -known], dtype=roster.sum_dtype, device=roster.device
-    )
+    dtype = torch.float32  # as a GradScaler keeps its scale
+    values = torch.tensor([float(found_inf), known, -known], dtype=dtype, device=roster.device)
     for group in groups:
-        values = highest(values, group)
+        values = highest(values, group, dtype)
     found, largest, smallest = values.tolist()
     if largest != -smallest:
         raise RuntimeError(
-            f"{roster.owner}: GradScaler has the scale {known:g} here, but {-smallest:g} to {largest:g} on "
-            "the processes that share parameters; give all of them the same, for example with "
-            "scaler.update(new_scale)"
+            f"{roster.owner}: GradScaler has the scale {known:g} here, but {-smallest:g} to {largest:g} on the "
+            "processes that share parameters; give all of them the same, for example with scaler.update(new_scale)"
         )
     return bool(found != 0)

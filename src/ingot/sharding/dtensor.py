@@ -170,7 +170,17 @@ def spec_of(tensor: Tensor) -> Any:
     return tensor._spec if is_dtensor(tensor) else None  # type: ignore[attr-defined]
 
 
+def has_double(device: torch.device) -> bool:
+    """Whether a device is known to compute in double precision."""
+    return device.type in ("cpu", "cuda")
+
+
 def sum_dtype(tensor: Tensor) -> torch.dtype:
     """Sums are kept in double precision where the device is known to have it."""
-    double = tensor.device.type in ("cpu", "cuda") or tensor.dtype is torch.float64
+    return sum_dtype_of([(tensor.device, tensor.dtype)])
+
+
+def sum_dtype_of(kinds: Iterable[tuple[torch.device, torch.dtype]]) -> torch.dtype:
+    """The same for sums over tensors on these devices and of these types; double precision for none."""
+    double = all(has_double(device) or dtype is torch.float64 for device, dtype in kinds)
     return torch.float64 if double else torch.float32

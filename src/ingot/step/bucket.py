@@ -31,9 +31,8 @@ class Members:
     owners: list[Tensor]  # the user's parameters
     ordinals: list[int]  # their numbers in the optimizer
     slots: list[Slots]  # their entries in optimizer.state
-    fresh: list[
-        Slots
-    ]  # what the step adds to each of those entries; empty if it adds nothing to any
+    # What the step adds to each of those entries; empty if it adds nothing to any.
+    fresh: list[Slots]
 
     def commit(self, state: MutableMapping[Tensor, Slots]) -> None:
         """Write step counts and new states into the optimizer's state; nothing can fail any more."""

@@ -1,9 +1,9 @@
-"""What a gradient scaler hands over for one step: the scale of the gradients, and whether there is an overflow."""
+"""What is handed over for one step: its arguments, and from a gradient scaler the scale and whether it overflowed."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -15,6 +15,33 @@ from ingot.reductions.norms import Whole
 from ingot.sharding.collectives import overflowed, step_groups
 
 Attributes = MutableMapping[str, Any]  # vars(optimizer)
+
+
+def arguments_of(
+    owner: str, call: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Callable[[], Any] | None, Any]:
+    """The closure and the scaler that a step was called with; raises TypeError for anything else."""
+    strange = [name for name in named if name not in ("closure", "grad_scaler")]
+    if strange:
+        raise TypeError(
+            f"{owner}: there is no argument {strange[0]}; it takes closure and grad_scaler"
+        )
+    if len(call) > 1:
+        raise TypeError(f"{owner}: it takes closure alone by position, got {len(call)} arguments")
+    if call and "closure" in named:
+        raise TypeError(f"{owner}: closure is given twice, by position and by name")
+    closure = call[0] if call else named.get("closure")
+    if closure is not None and not callable(closure):
+        raise TypeError(
+            f"{owner}: closure must be None or a function that returns the loss, got {closure!r}"
+        )
+    scaler = named.get("grad_scaler")
+    # torch_npu's scaler need not be one of torch's; a disabled one has no record of optimizers.
+    if scaler is not None and not hasattr(scaler, "_per_optimizer_states"):
+        raise TypeError(
+            f"{owner}: grad_scaler must be None or an enabled torch.amp.GradScaler, got {scaler!r}"
+        )
+    return closure, scaler
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import gcd
 from operator import le
 from typing import NamedTuple, TypeVar
 
@@ -16,7 +17,6 @@ from ingot.step.bucket import Bucket
 from ingot.step.roster import PLAIN, Place
 
 T = TypeVar("T")
-UNIT = 1  # bytes: the size of the smallest element
 
 
 class Extent(NamedTuple):
@@ -43,13 +43,9 @@ def overlaps_itself(tensor: Tensor) -> bool:
         return False
     if any(stride == 0 for stride, _ in dims):
         return True
-    return int(offsets(tensor).unique().numel()) < tensor.numel()
-
-
-def offsets(tensor: Tensor) -> Tensor:
-    """Where each element lies, counted in elements from the first."""
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return torch.arange(reach + 1, device="cpu").as_strided(tensor.shape, tensor.stride())
+    used = torch.zeros(reach + 1, dtype=torch.bool, device="cpu")
+    used.as_strided(tensor.shape, tensor.stride()).fill_(True)
+    return int(used.count_nonzero()) < tensor.numel()
 
 
 def extent_of(tensor: Tensor) -> tuple[int, int] | None:
@@ -67,7 +63,7 @@ def extent_of(tensor: Tensor) -> tuple[int, int] | None:
 
 
 def are_apart(tensors: Iterable[Tensor]) -> bool:
-    """Whether no address is in use twice, wherever it is; False says nothing, as devices have addresses of their own.
+    """Whether no address is in use twice. False is inconclusive: tensors on different devices may have equal addresses.
 
     Beginnings and ends are sorted separately, which is quicker than to sort the pairs. If no two tensors overlap, the
     two lists belong to the same tensors in the same order, and each tensor begins after the one before it has ended.
@@ -160,13 +156,9 @@ def refuse_shared_state(
     cluster: Sequence[Extent],
     place: Callable[[int], Place],
 ) -> None:
-    """Raise if a state has a byte in common with another tensor of its cluster.
-
-    Tensors may lie between each other's addresses without that, as the columns of one matrix do.
-    """
-    mine = units(state.tensor)
+    """Raise if a state has a byte in common with another tensor of its cluster."""
     for other in cluster:
-        if other is not state and bool(torch.isin(units(other.tensor), mine).any()):
+        if other is not state and share_memory(state.tensor, other.tensor):
             ordinal = buckets[state.bucket].members.ordinals[state.member]
             theirs = buckets[other.bucket].members.ordinals[other.member]
             raise RuntimeError(
@@ -175,11 +167,30 @@ def refuse_shared_state(
             )
 
 
-def units(tensor: Tensor) -> Tensor:
-    """The addresses a tensor uses, in units of the smallest element."""
-    size = tensor.element_size() // UNIT
-    first = tensor.data_ptr() // UNIT + offsets(tensor).reshape(-1, 1) * size
-    return (first + torch.arange(size, device="cpu")).reshape(-1)
+def share_memory(one: Tensor, two: Tensor) -> bool:
+    """Whether two strided tensors on the same device have a byte in common.
+
+    Tensors may lie between each other's addresses without that, as the columns of one matrix do. The memory between
+    their ends is looked at in pieces of the size of an element; in smaller ones only where the sizes of their elements
+    differ, or where one begins in the middle of an element of the other.
+    """
+    ours, theirs = extent_of(one), extent_of(two)
+    if ours is None or theirs is None or ours[1] <= theirs[0] or theirs[1] <= ours[0]:
+        return False
+    begin, end = min(ours[0], theirs[0]), max(ours[1], theirs[1])
+    unit = gcd(one.element_size(), two.element_size(), ours[0] - theirs[0])
+    used = torch.zeros((end - begin) // unit, dtype=torch.bool, device="cpu")
+    pieces_of(one, used, begin, unit).fill_(True)
+    return bool(pieces_of(two, used, begin, unit).any())
+
+
+def pieces_of(tensor: Tensor, memory: Tensor, begin: int, unit: int) -> Tensor:
+    """The places of a tensor among those of some memory, which begins at an address and has a place for each unit."""
+    size = tensor.element_size() // unit
+    # A dimension without a stride has the same places again.
+    dims = [(n, s * size) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if s]
+    shape, strides = zip(*dims, (size, 1), strict=True)
+    return memory.as_strided(shape, strides, (tensor.data_ptr() - begin) // unit)
 
 
 def separated(

@@ -51,6 +51,7 @@ class Planner:
         if self.roster is None or not self.roster.holds(groups, params):
             self.roster = Roster(self.owner, groups, params)
             self.memories.clear()
+            self.scratch.clear()
         return self.roster, params
 
     def plan(

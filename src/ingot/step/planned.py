@@ -55,7 +55,10 @@ class Planned(torch.optim.Optimizer):
 
     def _everything(self) -> Whole:
         """All parameters, with whom they are shared: for norms and sums over the whole optimizer."""
-        return Whole(*self._planner.refresh(self.param_groups), self.norm_group)
+        roster, params = self._planner.refresh(self.param_groups)
+        if roster.sharded or self.norm_group is not None:
+            roster.find_home(params)
+        return Whole(roster, params, self.norm_group)
 
     def _plan(
         self, chosen: Sequence[int] | None = None, everything: Whole | None = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from ingot.declare.spec import Variant
 from ingot.step.facts import Facts, find_facts
 from ingot.step.survey import AllSlots, Found, Outline
+from ingot.storage.counts import MOST_STEPS
 from ingot.storage.precision import Precision
 
 Surveyed = list[tuple[Outline, Found]]
@@ -24,9 +25,8 @@ Surveyed = list[tuple[Outline, Found]]
 class Settings:
     """What outlines depend on apart from the tensors."""
 
-    present: list[
-        bool | None
-    ]  # whether each parameter has a gradient; None: the step is not about it
+    # Whether each parameter has a gradient; None: the step is not about it.
+    present: list[bool | None]
     precision: Precision
     backend: str | None
     variants: list[Variant]  # of the groups
@@ -87,7 +87,9 @@ def gather(
             found.step = steps[0]
             if type(found.step) is not int or steps.count(found.step) != len(steps):
                 return None
-    except (KeyError, TypeError):
+            if not 0 <= found.step <= MOST_STEPS:
+                return None  # the survey will refuse it
+    except (KeyError, TypeError, ValueError, RuntimeError):  # an array as a step count, say
         return None
     if outline.specs is not None:
         lists = [outline.specs.parts(each) for each in (owners, found.grads)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,14 @@ def refuse_pair(where: Place, param: Tensor, grad: Tensor) -> None:
         )
     refuse_self_overlap(where, param)
     dtensor.check(where, param, grad)
+
+
+def refuse_slots(where: Place, slots: object) -> None:
+    """What stands in ``optimizer.state`` for a parameter and holds no states."""
+    if not isinstance(slots, MutableMapping):
+        raise RuntimeError(
+            f"{where}: its state must be a dictionary, not {slots!r}; delete optimizer.state[param] to start it afresh"
+        )
 
 
 def refuse_offload(where: object, param: Tensor) -> None:

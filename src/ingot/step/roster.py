@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ingot.sharding.dtensor import Split, is_dtensor, local, spec_of, splits_of, sum_dtype
+from ingot.sharding.dtensor import Split, is_dtensor, local, spec_of, splits_of, sum_dtype_of
 
 Groups = Sequence[Mapping[str, Any]]  # optimizer.param_groups
 PLAIN = frozenset((Tensor, Parameter))
+KIND = attrgetter("device", "dtype")
 
 
 def all_params(groups: Groups) -> list[Tensor]:
@@ -54,7 +56,7 @@ class Roster:
         splits: over which process groups it is split, per ordinal.
         sharded: the ordinals of those that are split at all.
         rounds: the ordinals of the parameters that can be updated together, one list after the other; None for all.
-        device: where sums over shards are made.
+        device: where sums over processes are made; see ``find_home``.
         sum_dtype: in which type.
     """
 
@@ -67,19 +69,22 @@ class Roster:
         self.rounds = rounds_of(self.ids)
         self.plain = PLAIN.issuperset(self.types)
         # holds() compares specs by identity. They are kept alive, so that no other object can get the same identity.
-        self.specs = None if self.plain else [spec_of(param) for param in params]
+        placed = [] if self.plain else [i for i, param in enumerate(params) if is_dtensor(param)]
+        self.specs = None if self.plain else {i: spec_of(params[i]) for i in placed}
         self.splits = [Split()] * len(params) if self.plain else splits_of(params)
         self.sharded = [i for i, split in enumerate(self.splits) if split.groups]
-        self._note_kinds(params)
+        self.find_home(params)
 
-    def _note_kinds(self, params: Sequence[Tensor]) -> None:
-        """Where and in which type sums over shards are made."""
-        shards = [params[i] for i in self.sharded]
-        first = next(iter([*shards, *params]), None)
-        self.device = torch.device("cpu") if first is None else local(first).device
-        kinds = {(param.device.type, param.dtype): param for param in shards}
-        double = all(sum_dtype(param) is torch.float64 for param in kinds.values())
-        self.sum_dtype = torch.float64 if double else torch.float32
+    def find_home(self, params: Sequence[Tensor]) -> None:
+        """See where, and in which type, sums over processes are made, from where the parameters are now.
+
+        ``model.to()`` moves parameters that stay the same objects, which ``holds`` does not notice. So optimizers that
+        share anything with other processes ask for this in every step; it looks at every parameter, or every shard.
+        """
+        shards: list[Tensor] = [params[i]._local_tensor for i in self.sharded]  # type: ignore[attr-defined]
+        summed = shards or params
+        self.device = local(summed[0]).device if summed else torch.device("cpu")
+        self.sum_dtype = sum_dtype_of({*map(KIND, summed)})
 
     def holds(self, groups: Groups, params: Sequence[Tensor]) -> bool:
         """Whether the parameters are still those of this roster, split as they were."""
@@ -89,8 +94,7 @@ class Roster:
             return False
         if self.specs is None:
             return True
-        now = (spec_of(param) for param in params)
-        return all(new is old for new, old in zip(now, self.specs, strict=True))
+        return all(params[i]._spec is spec for i, spec in self.specs.items())  # type: ignore[attr-defined]
 
     def place(self, ordinal: int, groups: Groups) -> Place:
         """Where a parameter stands, for messages."""

@@ -14,10 +14,11 @@ from ingot.declare.spec import Spec, Variant
 from ingot.sharding import dtensor
 from ingot.sharding.dtensor import Specs
 from ingot.step.bucket import Slots
-from ingot.step.refuse import refuse_offload, refuse_pair, refuse_self_overlap
+from ingot.step.refuse import refuse_offload, refuse_pair, refuse_self_overlap, refuse_slots
 from ingot.step.roster import Groups, Place, Roster, is_plain
+from ingot.storage.counts import step_count
 from ingot.storage.floats import floats, resolved
-from ingot.storage.format import Format
+from ingot.storage.format import Format, useless
 from ingot.storage.master import NAME as MASTER
 from ingot.storage.offload import Offload
 from ingot.storage.precision import Precision
@@ -109,6 +110,7 @@ def survey(
             near, near_grad = offload.brought(param, grad)
         variant = spec.variant(groups[place.group])
         slots = state.get(param, {})
+        refuse_slots(place, slots)
         formats = tuple(precision.format(param, spec.states[name]) for name in variant.states)
         kind = Kind(
             place.group,
@@ -124,7 +126,7 @@ def survey(
             not spec.counted and any(slots.get(name) is None for name in variant.states),
             spec.counted or precision.counts,
         )
-        step = int(slots.get("step", 0))
+        step = step_count(place, slots.get("step", 0))
         away = near is not param
         key = kind, step, away
         if key not in result:
@@ -188,7 +190,7 @@ def prepared(
     if slots.get(names[0]) is None:
         return form.new(param, start)
     tensors: list[Any] = [slots.get(each) for each in names]
-    problem = form.problem(param, tensors)
+    problem = form.problem(param, tensors) or useless(tensors)
     if problem is not None:
         raise RuntimeError(
             f"{place}: shape {tuple(param.shape)}, but its state {name} is {problem}; delete "

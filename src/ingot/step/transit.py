@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
-import torch
 from torch import Tensor
 
 from ingot.backends.backend import Backend
 from ingot.reductions.rows import PerRow
 from ingot.step.bucket import Bucket
-from ingot.step.overlap import Extent, clusters, extent_of, part, units
+from ingot.step.overlap import Extent, clusters, extent_of, part, share_memory
 from ingot.step.roster import Place
 from ingot.storage.offload import Offload, is_away
 
@@ -119,7 +118,7 @@ def refuse_shared(buckets: Sequence[Bucket], place: Callable[[int], Place]) -> N
     for cluster in clusters(extents):
         for one, two in combinations(cluster, 2):
             written = "param" in (one.role, two.role)
-            if written and bool(torch.isin(units(one.tensor), units(two.tensor)).any()):
+            if written and share_memory(one.tensor, two.tensor):
                 first, second = (
                     place(buckets[each.bucket].members.ordinals[each.member]) for each in (one, two)
                 )

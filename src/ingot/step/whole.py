@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.reductions.norms import Whole
-from ingot.step.handover import handed_over, leaving_no_scale, skips
+from ingot.step.handover import arguments_of, handed_over, leaving_no_scale, skips
 from ingot.step.planned import Planned
 from ingot.step.quick import Quick, remember
 from ingot.step.run import run, tell_failure
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
 @torch._disable_dynamo  # type: ignore[attr-defined]
 @torch.inference_mode(False)  # states are ordinary tensors, wherever they are made
 @torch.no_grad()
-def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **scaler: Any) -> Any:
-    """Make a step.
+def whole_step(optimizer: Planned, *call: Any, **named: Any) -> Any:
+    """Make a step, from the arguments that hooks have left.
 
     Args:
         optimizer: the optimizer.
-        closure: evaluates the model and returns the loss; it runs first, with gradients enabled.
-        **scaler: ``grad_scaler``, which torch_npu's scaler gives.
+        *call: optionally ``closure``, which evaluates the model and returns the loss; it runs first, with gradients
+            enabled.
+        **named: ``closure``, or ``grad_scaler``, which torch_npu's scaler gives.
 
     Returns:
         What the closure returned, else None.
     """
+    closure, scaler = arguments_of(f"{type(optimizer).__name__}.step", call, named)
     loss = None
     if closure is not None:
         with torch.enable_grad():
@@ -43,9 +45,9 @@ def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **s
         released.refuse_unfinished()
     # Step counts are Python numbers, so the host must know whether the step is made: this is the only place where it
     # waits for the device.
-    with handed_over(optimizer, **scaler):
+    with handed_over(optimizer, scaler):
         everything = optimizer._everything()
-        if not skips(optimizer, everything, scaler.get("grad_scaler")):
+        if not skips(optimizer, everything, scaler):
             tracker = optimizer._tracker
             observation = None if tracker is None else tracker.observation()
             for chosen in everything.roster.rounds:
@@ -53,7 +55,7 @@ def whole_step(optimizer: Planned, closure: Callable[[], Any] | None = None, **s
                     optimizer, everything, chosen, observation, again=closure is None
                 )
             if tracker is not None:
-                tracker.made_step(observation, everything.roster, optimizer.param_groups)
+                tracker.made_step(observation, optimizer.param_groups)
     if released is not None:
         optimizer._quick = None  # it would not tell the handle that the iteration is over
         released.begin_iteration()

@@ -43,8 +43,9 @@ class FloatFormat:
             return type(tensor).__name__
         if tensor.shape != param.shape:
             return str(tuple(tensor.shape))
-        numbers = tensor.is_floating_point() or tensor.is_complex()
-        return None if numbers else f"of {tensor.dtype}, not {self.dtype}"
+        # What a complex number has beside its real part would be dropped without a word.
+        fits = tensor.is_floating_point() or (tensor.is_complex() and self.dtype.is_complex)
+        return None if fits else f"of {tensor.dtype}, not {self.dtype}"
 
     def brought(self, param: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
         """An ordinary tensor: no inference tensor, which nothing may change, and no lazy view."""

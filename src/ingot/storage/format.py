@@ -1,4 +1,4 @@
-"""How one number per element is kept between steps: the protocol of formats, and the table of them."""
+"""How one number per element is kept between steps: the protocol that all formats follow."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from torch import Tensor
 
 # Random bits for every element, as int64; asked for only where something is rounded stochastically.
 Bits = Callable[[], Tensor]
+
+
+def useless(tensors: Sequence[Any]) -> str | None:
+    """Why tensors hold no numbers that a step could read and write, whatever their format; None if they do."""
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.layout is not torch.strided:
+            return f"of layout {tensor.layout}, a sparse one"
+        if isinstance(tensor, Tensor) and tensor.is_meta:
+            return "on the device meta, without values"
+    return None
 
 
 class Format(Protocol):

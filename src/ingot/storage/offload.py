@@ -199,7 +199,7 @@ def is_like(buffer: Tensor, tensor: Tensor) -> bool:
 
 
 def sums_of(grad: Tensor) -> tuple[Tensor, ...]:
-    """What is the same only for the same gradient: the sum of its bits as integers, and that of its values.
+    """A fingerprint of a gradient: the sum of its bits as integers, and that of its values.
 
     A change of one element always shows in the first, which is exact modulo 2^64. Those of many could cancel there, as
     turning all signs does if half of them are negative; that shows in the second. NaN is never the same.

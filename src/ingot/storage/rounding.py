@@ -1,7 +1,8 @@
 """Stochastic rounding to 16 bits with a counter-based generator: the same bits on every backend.
 
 The random bits of an element are a hash of (seed, step, parameter, operand, index of the element in row-major
-order). So they depend on nothing else: not on threads, layout, instruction set, backend or what ran before.
+order). So they depend on nothing else: not on threads, layout, instruction set, backend or what ran before. Only the
+elements of a shard whose index in the whole tensor is 2^32 or more have other bits than there, see ``Rounding.keys``.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Rounding:
         """``keys[k][i]`` for operand k of tensor i: 0 is the parameter, then its states in order.
 
         A hash of seed and step keys the hash of (parameter, operand). Moving on by ``start`` in a key is the
-        same as moving on by it in every index.
+        same as moving on by it in every index, as long as the sum of both is below 2^32: the part of an index above
+        that has a multiplier of its own, which a key has no room for.
         """
         ordinals = torch.tensor(self.ordinals, device="cpu").unsqueeze(0)
         operands = torch.arange(self.operands, device="cpu").unsqueeze(1)
@@ -88,7 +90,8 @@ class Rounding:
 def first_index(owner: Tensor) -> int:
     """Where the local part of a tensor begins in the whole, in row-major order; 0 for an unsharded one.
 
-    The rows of a tensor split along dim 0 are then rounded as if it were whole.
+    The rows of a tensor split along dim 0 are then rounded as if it were whole, but for its elements from 2^32 on:
+    these get other random bits in a shard, see ``Rounding.keys``.
     """
     if not is_dtensor(owner):
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +10,11 @@ from torch import Tensor
 from ingot.sharding import dtensor
 
 
-def state_bytes(states: Iterable[Mapping[str, Any]]) -> int:
-    """The bytes of all tensors among the states in this process; of a DTensor, those of its local part."""
+def state_bytes(state: Mapping[Any, Any]) -> int:
+    """The bytes of all tensors in the states of parameters in this process; of a DTensor, those of its local part.
+
+    Other keys of ``optimizer.state`` are the user's own.
+    """
+    states = (s for key, s in state.items() if isinstance(key, Tensor) and isinstance(s, Mapping))
     tensors = (value for slots in states for value in slots.values() if isinstance(value, Tensor))
     return sum(part.numel() * part.element_size() for part in map(dtensor.local, tensors))

@@ -47,7 +47,7 @@ def between(formula: Formula, loaded: frozenset[str] = frozenset()) -> str:
         if optimizer.score is None:
             yield from [f"{name} = 0.0" for name in sorted(finish.names & {*SCORES})]
         yield origin(optimizer.finish)
-        # One place per row also for what is the same in all: triton-ascend 3.2 cannot divide single numbers.
+        # Totals are the same for all rows, and are broadcast to one per row: triton-ascend 3.2 cannot divide scalars.
         wholes = sorted(name for record, name in finish.fields if record == "total")
         inner = [f"whole_{name} = tl.where(mask, total_{name}, 1.0)" for name in wholes]
         inner += finish.lines

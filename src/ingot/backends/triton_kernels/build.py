@@ -104,7 +104,10 @@ class Kernel:
     def problem(
         self, device: torch.device, arguments: Sequence[Any], constants: Mapping[str, int]
     ) -> str | None:
-        """Compile it for the arguments of a step; why that fails. Said in a warning, once."""
+        """Compile it for the arguments of a step; why that fails. Said in a warning, once.
+
+        Raises if memory is short: another time there may be enough.
+        """
         key = device, tuple(constants.items())
         if self.broken is None and key not in self.compiled:
             try:
@@ -112,6 +115,8 @@ class Kernel:
                     ready = {"grid": (1,), **constants, **options_here()}
                     self.function.warmup(*arguments, **ready)._init_handles()  # loads it, too
             except Exception as error:
+                if is_short_of_memory(error):
+                    raise
                 self.broken = f"Triton cannot compile the kernel {self.name} ({first_line(error)})"
                 warnings.warn(f"ingot: {self.broken}; another backend is used", stacklevel=2)
             else:
@@ -122,6 +127,13 @@ class Kernel:
         """Start it; nothing to do for no programs."""
         if programs:
             self.function[(programs,)](*arguments, **constants, **options_here())
+
+
+def is_short_of_memory(error: Exception) -> bool:
+    """Whether an error says that there was no memory. Triton passes on what the driver says, as a RuntimeError."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "out of memory" in str(error)
 
 
 def first_line(error: Exception) -> str:

@@ -179,8 +179,8 @@ class Rows(Layout):
         parts = 2 if bucket.inner_dims else 1
         roots = [root_lengths(shape, parts, spec.rows) for shape in bucket.shapes]
         self.roots = upload(torch.tensor(roots, dtype=torch.float32, device="cpu"), up)
-        self.values = torch.zeros(len(spec.sums), self.width, device=up)
-        self.factors = torch.zeros(2, self.lines, device=up)
+        self.values = torch.zeros(len(spec.sums), self.width, dtype=torch.float32, device=up)
+        self.factors = torch.zeros(2, self.lines, dtype=torch.float32, device=up)
         return torch.stack([tensor, row, piece, out, line, kind[tensor]], 1)
 
 

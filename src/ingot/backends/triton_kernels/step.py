@@ -33,7 +33,7 @@ ONE_ROW_BLOCK = 16
 
 
 class Step:
-    """Everything a step of a bucket needs but the factor of the gradients, which is known last.
+    """Everything a step of a bucket needs but the final factor of the gradients, which is known last.
 
     Attributes:
         first_pass: the kernels of the first pass, in their order; none for elementwise optimizers.
@@ -49,6 +49,9 @@ class Step:
             self.kernels["collect"] = build.collect()
             self.first_pass.append("collect")
         self.scalars = tuple(s)
+        # Kernels are compiled with it, and started with it too unless gradients are clipped or unscaled: nothing is
+        # made for it after the commit.
+        self.grad_scale = self.layout.scale_of(bucket.grad_scale)
         self.table = self.layout.table(found.pointers, operands)
         self.tensors = len(bucket.params)
         self.rounding: tuple[Any, ...] = ()
@@ -65,9 +68,8 @@ class Step:
 
     def problem(self) -> str | None:
         """Compile every kernel of the step; why one cannot be."""
-        scale = self.layout.scale_of(1.0)
         for role, kernel in self.kernels.items():
-            _, arguments, constants = self._call(role, scale)
+            _, arguments, constants = self._call(role, self.grad_scale)
             problem = kernel.problem(self.layout.device, arguments, constants)
             if problem:
                 return problem

@@ -150,7 +150,8 @@ class Tile:
     def _store_codes(self, at: At, name: str, kind: str) -> Iterator[str]:
         """Codes and scales of a state.
 
-        No thread can replace a scale that another has yet to read: the new one is made from all elements of the block.
+        The new scale of a block is found by a reduction over all of its elements, so that every thread has read the old
+        one, which it decodes with, before the new one is stored.
         """
         yield f"{name} = new_{name}"
         coded, peak = name, CODES[kind].peak
