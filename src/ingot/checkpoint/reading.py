@@ -136,6 +136,8 @@ def loaded_states(
         for key, param in zip(saved["params"], group["params"], strict=True):
             by_key[key] = param, group
     state: defaultdict[Any, Any] = defaultdict(dict)
+    params = [param for param, _ in by_key.values()]
+    counted = optimizer.spec.counted or optimizer.precision.counts(params)
     for key, slots in state_dict["state"].items():
         if key not in by_key:
             state[key] = slots
@@ -146,7 +148,7 @@ def loaded_states(
             raise ValueError(
                 f"{type(optimizer).__name__}: {where} must be a dictionary, not {shown(slots)}"
             )
-        state[param] = loaded_slots(optimizer, where, param, group, slots)
+        state[param] = loaded_slots(optimizer, where, param, group, slots, counted)
     return state
 
 
@@ -156,12 +158,12 @@ def loaded_slots(
     param: Tensor,
     group: Mapping[str, Any],
     slots: Mapping[str, Any],
+    counted: bool,
 ) -> dict[str, Any]:
-    """The state of one parameter, copied to its device and to the types this optimizer keeps."""
+    """The state of one parameter, with its step count if asked, as this optimizer keeps it and where."""
     name, spec = type(optimizer).__name__, optimizer.spec
     refuse_slots(optimizer, f"{name}: {where}", group, slots)
     result: dict[str, Any] = {}
-    counted = spec.counted or optimizer.precision.counts
     for key, value in slots.items():
         if key == "step":
             step = step_count(f"{name}: {where}", value)

@@ -97,6 +97,7 @@ def survey(
 ) -> list[tuple[Outline, Found]]:
     """Every parameter that has a gradient, by ordinal, in an outline with others of its kind and number of steps."""
     positions = {id(param): i for i, param in enumerate(state)}
+    counted = spec.counted or precision.counts(params)
     result: dict[Any, tuple[Outline, Found]] = {}
     for ordinal, grad in grads.items():
         if grad is None:
@@ -124,7 +125,7 @@ def survey(
             is_plain(param) and is_plain(grad),
             variant.two_pass and bool(roster.splits[ordinal].groups),
             not spec.counted and any(slots.get(name) is None for name in variant.states),
-            spec.counted or precision.counts,
+            counted,
         )
         step = step_count(place, slots.get("step", 0))
         away = near is not param

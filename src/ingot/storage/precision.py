@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -110,13 +111,12 @@ class Precision:
         narrow = self.in_blocks(param) or self.wide(param.dtype) in HALVES
         return narrow or (param.dtype in HALVES and not self.master_weights)
 
-    @property
-    def counts(self) -> bool:
-        """Whether every parameter has a step count, which random bits are made of.
+    def counts(self, params: Iterable[Tensor]) -> bool:
+        """Whether these parameters of an optimizer have step counts because random bits are made of them.
 
-        Also one of which nothing is rounded: checkpoints of torch.distributed hold states of all parameters or of none.
+        All have one if something of any is rounded: checkpoints of torch.distributed hold states of all or of none.
         """
-        return self.rounding != "nearest"
+        return self.rounding != "nearest" and any(map(self.stochastic, params))
 
     def home(self, param: Tensor) -> torch.device:
         """The device on which the states of a parameter are kept."""
