@@ -21,7 +21,8 @@ inline uint32_t step_key(uint64_t seed, uint64_t step) {
   return mix(base ^ mix(static_cast<uint32_t>(step)));
 }
 
-// `start` is the row-major index of the first local element in the whole tensor.
+// `start` is the row-major index of the first local element in the whole tensor. Its upper 32 bits are left out, so that elements of a
+// shard from 2^32 on have other bits than in the whole tensor: see Rounding.keys in src/ingot/storage/rounding.py.
 inline uint32_t operand_key(uint32_t of_step, int64_t ordinal, int operand, int64_t start) {
   const uint64_t counter = static_cast<uint64_t>(ordinal * kCountersPerParam + operand);
   uint32_t x = static_cast<uint32_t>(counter) * kGolden + of_step;
