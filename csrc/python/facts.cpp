@@ -42,7 +42,7 @@ bool add_list(PyObject* list, bool written, std::string& facts, std::vector<Exte
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* object = PyList_GetItem(list, i);
     DLTensor tensor;
-    if (!describe_plain(object, &tensor, !written)) return false;
+    if (!describe_plain(object, &tensor, true)) return false;
     append(facts, &tensor.device, sizeof tensor.device);
     append(facts, &tensor.dtype, sizeof tensor.dtype);
     append(facts, &tensor.ndim, sizeof tensor.ndim);

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from functools import cache, cached_property
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,9 +45,7 @@ class Lists(Backend):
     def prepare(self, bucket: Bucket) -> str | None:
         """It takes plain tensors and any declared math; see that there is room for the temporaries."""
         if not bucket.plain:
-            return "a tensor subclass can only be updated one by one"
-        if any(map(Tensor.is_neg, chain(bucket.params, *bucket.states))):
-            return "a parameter or a state is a lazily negated view"
+            return "a tensor subclass or a lazily negated view can only be updated one by one"
         try:
             bucket.prepared = work = Work(bucket)
         except Untraceable as reason:

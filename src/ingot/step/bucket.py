@@ -62,7 +62,7 @@ class Bucket:
     masters: list[Tensor] | None  # float32 copies of 16-bit parameters
     shapes: list[torch.Size]  # of the owners: the whole tensor where ``params`` has a shard
     inner_dims: int  # dimensions at the end that belong to one element: 1 for the real view of a complex tensor
-    plain: bool  # torch.Tensor or Parameter, not some other subclass
+    plain: bool  # torch.Tensor or Parameter, no other subclass, and no lazily negated view
     grad_scale: float | Tensor  # multiplied into every gradient as it is loaded
     rounding: Rounding | None  # None: to nearest
     members: Members

@@ -122,7 +122,7 @@ def survey(
             formats,
             precision.master(param.dtype),
             precision.stochastic(param),
-            is_plain(param) and is_plain(grad),
+            is_plain(param) and is_plain(grad) and not dtensor.local(param).is_neg(),
             variant.two_pass and bool(roster.splits[ordinal].groups),
             not spec.counted and any(slots.get(name) is None for name in variant.states),
             counted,
